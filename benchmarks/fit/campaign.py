@@ -21,8 +21,8 @@ With ``--slower``, cells are those of a grid that take longer than in an earlier
 (``slower.py``).
 
 Cells that the file already has are skipped, so a run that was interrupted continues where it
-stopped. Other processes compile machine code ahead. Under the simulator the cells are small and
-nothing is timed, so a test can run the whole program without a GPU.
+stopped. Other processes compile machine code ahead. Under the simulator the cells of a draw are
+small and nothing is timed, so a test can run the whole program without a GPU.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from benchmarks.fit.candidates import (
     candidates,
     choice,
     expected,
+    is_taken,
     normal,
     of_kernels,
 )
@@ -54,7 +55,7 @@ from benchmarks.fit.foresight import Foresight
 from benchmarks.fit.named import kinds_named
 from benchmarks.fit.samples import ADDRESS
 from benchmarks.fit.shared import of_sharing
-from benchmarks.fit.slower import GRID, OTHERS, slower_cells
+from benchmarks.fit.slower import OTHERS, SLOWER, slower_cells
 from benchmarks.fit.store import Campaign, Measured, code_key
 from gemv.core.geometry import Device
 from gemv.core.problem import Problem
@@ -85,8 +86,9 @@ def _tried(
 ) -> list[Candidate]:
     timed, _ = field.framed(cell)
     also = [normal(kernel, knobs) for kernel, knobs in field.also.get(str(number), ())]
-    if number >= GRID:
-        return list(dict.fromkeys([*also, *expected(timed.problem, field.device, OTHERS)]))
+    if number in SLOWER:
+        also = [each for each in also if is_taken(each, timed.problem, field.device)]
+        return list(dict.fromkeys([*expected(timed.problem, field.device, OTHERS), *also]))
     if number >= RANDOM:
         return expected(timed.problem, field.device, EXPECTED_OF_RANDOM)
     first = foresight.first(timed.problem, field.device, EXPECTED, cell.hot) if foresight else ()
@@ -258,6 +260,10 @@ def main(arguments: list[str] | None = None) -> None:
         "--sharing", action="store_true",
         help="time launches that several vectors share well, on large cells that the file has",
     )  # fmt: skip
+    added_to_cells.add_argument(
+        "--slower", nargs=2, type=Path, metavar="GRID.json",
+        help="cells that take longer in the second grid than in the first one, with both launches",
+    )  # fmt: skip
     parser.add_argument(
         "--earlier", type=Path, metavar="FILE.json",
         help="an earlier campaign: what the formula expects to be fastest is a candidate",
@@ -265,10 +271,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--random", type=int, metavar="SEED", help="as many cells of `bench --random` instead"
     )
-    parser.add_argument(
-        "--slower", nargs=2, type=Path, metavar="GRID.json",
-        help="cells that take longer in the second grid than in the first one, with both launches",
-    )  # fmt: skip
     parser.add_argument(
         "--only", default="", metavar="KIND,KIND",
         help="random cells, or those of the file, whose kind begins so: 'h dot 1'",
@@ -292,9 +294,13 @@ def main(arguments: list[str] | None = None) -> None:
             f"{options.file} has times of {loaded.about['gpu']}, and this GPU is"
             f" {engine.device().name}"
         )
-    wanted, also = slower_cells(*options.slower) if options.slower else (None, {})
-    if wanted is None:
-        wanted = wanted_cells(options, loaded.cells if loaded else (), is_timed)
+    measured = loaded.cells if loaded else ()
+    if options.slower:
+        if options.random is not None or options.only:
+            parser.error("--slower takes the cells of two grids: neither --random nor --only")
+        wanted, also = slower_cells(*options.slower, measured)
+    else:
+        wanted, also = wanted_cells(options, measured, is_timed), {}
     if not wanted:
         parser.error("there are no such cells")
     libraries = tuple(name for name in ("torch",) if other_libraries.installed(name))
@@ -314,8 +320,8 @@ def main(arguments: list[str] | None = None) -> None:
         compilers = Compilers(options.jobs, field.device.compute_capability)
     try:
         left = [each for each in wanted if each[0] not in done]
-        measured = run(campaign, options.file, left, field, end, compilers, foresight, added)
-        for count, _ in enumerate(measured, 1):
+        found = run(campaign, options.file, left, field, end, compilers, foresight, added)
+        for count, _ in enumerate(found, 1):
             if count % 25 == 0:
                 spent = options.seconds - (end - time.monotonic())
                 print(f"{spent:.0f} s: {summary(campaign.cells)}", flush=True)

@@ -75,6 +75,15 @@ def choice(candidate: Candidate, problem: Problem, device: Device) -> Choice:
     return Choice(kernel, spec, kernel.geometry(problem, device, knobs), "a candidate")
 
 
+def is_taken(candidate: Candidate, problem: Problem, device: Device) -> bool:
+    """Whether the kernel takes the problem and the constants."""
+    try:
+        choice(candidate, problem, device)
+    except ValueError:
+        return False
+    return True
+
+
 @functools.cache
 def pool() -> dict[str, list[Set]]:
     """The sets of each kernel that random candidates come from."""
