@@ -46,7 +46,15 @@ from gemv.core.problem import Problem
 from gemv.measure.frames import FramedCell
 from gemv.selection import compiled, overlays
 from gemv.selection.cells import LINES_INDICES, Kind, indices_of, kind_of, kinds
-from gemv.selection.choices import EMPTY, Choices, choices, packed, problem_of, unpacked
+from gemv.selection.choices import (
+    EMPTY,
+    Choices,
+    choices,
+    packed,
+    problem_of,
+    problems_of_line,
+    unpacked,
+)
 from gemv.selection.formula import Parts
 from gemv.selection.machine import FOLDER, REFERENCE, MachineFile, machine, slug
 from gemv.selection.ranking import Candidate
@@ -202,10 +210,11 @@ def _known(device: Device, kind: Kind) -> dict[Cell, Candidate]:
 
 def usual(device: Device, kind: Kind) -> dict[Cell, Candidate]:
     """What cells of a kind keep if nothing gains: not what vectors would share badly."""
-    constants = machine(device).constants
+    constants, known = machine(device).constants, _known(device, kind)
+    problems = {line: problems_of_line(kind, line) for line in {line for line, _ in known}}
     found = {}
-    for cell, candidate in _known(device, kind).items():
-        problem = problem_of(kind, *cell)
+    for cell, candidate in known.items():
+        problem = problems[cell[0]][cell[1]]
         if problem is not None and not shares_badly(constants[candidate.number].kernel, problem):
             found[cell] = candidate
     return found

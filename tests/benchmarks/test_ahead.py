@@ -21,8 +21,6 @@ from gemv.selection.items import counts_in_batches, work_of_batch
 from gemv.selection.machine import machine
 from gemv.selection.ranking import EQUAL, Candidate, knobs_of
 
-pytest.importorskip("sklearn", reason="scikit-learn, the extra 'fit', is not installed")
-
 ahead = program("fit.ahead")
 deciding = program("fit.deciding")
 rows = program("fit.rows")
@@ -190,6 +188,13 @@ def by_hand(kind, inside, sets, usual=()):
                     found[each] = (found[each] + float(np.log(one.seconds(hot)[0]))) / 2
         return found
 
+    def of_near(problem):
+        """The launches of those sets alone that have one among the candidates."""
+        few = sorted({each.number for each in near})
+        own = ahead.launches_of([sets[each] for each in few], problem, H200, False, kind.free)
+        launches = ((each._replace(number=few[each.number]), row) for each, row in own)
+        return {each: row for each, row in launches if each in near}
+
     near = set()
     middle = inside[len(inside) // 2]
     for cell in {inside[0], middle, inside[-1]}:
@@ -199,8 +204,7 @@ def by_hand(kind, inside, sets, usual=()):
     for cell in inside:
         losses = {}
         for place, problem in enumerate(deciding.problems_of(kind, *cell)):
-            launches = dict(ahead.launches_of(sets, problem, H200, False, kind.free))
-            costs = logs({each: row for each, row in launches.items() if each in near})
+            costs = logs(of_near(problem))
             if counts_in_batches(problem):
                 for each in costs:
                     constants = sets[each.number]
@@ -273,12 +277,11 @@ def test_kinds_that_are_decided_together_get_what_each_gets_alone():
     assert sorted(sum(groups, [])) == sorted(cells.kinds())
     several = next(each for each in groups if {"close", "free"} <= set(str(each[-1]).split()))
     assert {(each.letter, each.access, each.width) for each in several} == {several[0][:3]}
-    lines = range(44, 48)
-    both = ahead.choices_of_kinds(several, MACHINE.constants, H200, Uncorrected(), lines, {})
+    lines, sets = range(44, 48), MACHINE.constants[::2]
+    assert {each.name for each in sets} == {each.name for each in MACHINE.constants}
+    both = ahead.choices_of_kinds(several, sets, H200, Uncorrected(), lines, {})
     for kind in several:
-        assert both[kind] == ahead.choices_of(
-            kind, MACHINE.constants, H200, Uncorrected(), lines
-        )  # fmt: skip
+        assert both[kind] == ahead.choices_of(kind, sets, H200, Uncorrected(), lines)
         assert not both[kind] or {line for line, _ in both[kind]} == set(lines)
     assert sum(map(bool, both.values())) >= 3
 
@@ -312,22 +315,25 @@ def test_no_cell_gets_a_kernel_that_its_largest_problem_refuses():
     assert sharing.MAY_BE_HOT == 24 * 2**20 and sizes[0] > 24 > max(sizes[1:])
 
 
-def test_processes_decide_what_one_does():
-    """The smallest kinds, each of them in parts by the lengths of lines."""
+def test_processes_decide_what_one_does(monkeypatch):
+    """The smallest kinds, whose lines end at the 41st, in three parts by the lengths of lines."""
+    monkeypatch.setattr(ahead, "LINE_INDICES", 42)
+    monkeypatch.setattr(ahead, "_LINES_AT_ONCE", 16)
     wanted = [kind_named("z axpy 1 close free"), kind_named("z axpy 1 close")]
-    said = []
-    made = ahead.choices_ahead(MACHINE.constants, H200, FormulaOnly(), 2, wanted, said.append)
+    sets, said = MACHINE.constants[::6], []
+    made = ahead.choices_ahead(sets, H200, FormulaOnly(), 2, wanted, said.append)
     assert list(made["kinds"]) == [str(kind) for kind in wanted] and len(said) == 2
     from gemv.selection.choices import EMPTY, unpacked
 
-    kind = wanted[1]
-    numbers = unpacked(made["kinds"][str(kind)])
-    lines = range(40, 44)
-    for (line, count), candidate in ahead.choices_of(
-        kind, MACHINE.constants, H200, FormulaOnly(), lines
-    ).items():
-        number = numbers[line * cells.LINES_INDICES + count]
-        assert number != EMPTY and tuple(made["entries"][number]) == candidate
+    for kind, lines in ((wanted[0], range(28, 32)), (wanted[1], range(40, 44))):
+        numbers = unpacked(made["kinds"][str(kind)])
+        chosen = ahead.choices_of(kind, sets, H200, FormulaOnly(), lines)
+        assert len(set(chosen.values())) > 1
+        for (line, count), candidate in chosen.items():
+            number = numbers[line * cells.LINES_INDICES + count]
+            assert number != EMPTY and tuple(made["entries"][number]) == candidate
+        found = {at // cells.LINES_INDICES for at, each in enumerate(numbers) if each != EMPTY}
+        assert found == {line for line in range(42) if any(problems_of_line(kind, line))}
 
 
 class FormulaOnly(Uncorrected):

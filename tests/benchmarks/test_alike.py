@@ -14,8 +14,6 @@ from gemv.selection.choices import problem_of as problem_of_cell
 from gemv.selection.machine import machine
 from gemv.selection.ranking import predictions
 
-pytest.importorskip("sklearn", reason="scikit-learn, the extra 'fit', is not installed")
-
 draw = program("fit.draw")
 candidates = program("fit.candidates")
 store = program("fit.store")
@@ -51,9 +49,12 @@ def invented(device, count, slower):
     return found._replace(times=times * np.where(found.launches.counts.warps <= 4, slower, 1.0))
 
 
-def test_what_one_gpu_lacks_is_learned_from_few_of_its_cells():
+def test_what_one_gpu_lacks_is_learned_from_few_of_its_cells(monkeypatch):
+    pytest.importorskip("sklearn", reason="scikit-learn, the extra 'fit', is not installed")
     from threadpoolctl import threadpool_limits  # which scikit-learn needs
 
+    # Of 1000 trees the first 200 learn these few samples as well.
+    monkeypatch.setitem(program("fit.corrections").SETTINGS, "max_iter", 200)
     other, own = invented(H200, 30, 1.0), invented(OTHER, 20, 1.5)
     used, reference = machine(OTHER), machine(H200)
     kept = own.cells % 3 != 0
@@ -113,9 +114,20 @@ def test_only_cells_change_that_gain():
     (kind,) = (each for each in cells.kinds() if str(each) == "s dot 4 whole free")
     lines = range(108, 110)
 
-    def choices(usual, lines=lines):
-        return ahead.choices_of(kind, used.constants, H200, Uncorrected(used), lines, usual)
+    def choices(usual, lines=lines, of=ahead.everywhere):
+        return ahead.choices_of(kind, used.constants, H200, Uncorrected(used), lines, usual, of)
 
+    def choice(usual, cell):
+        """Of one cell, which is decided with those beside it: its block, as in the whole line."""
+
+        def is_beside(problem):
+            return cells.indices_of(problem)[1] // beside == cell[1] // beside
+
+        found = choices(usual, cell[:1], is_beside)
+        assert len(found) <= beside
+        return found[cell]
+
+    _, beside = deciding._BLOCK
     best = choices({})
     assert len(best) > 100 and choices(best) == best
     kept = changed = 0
@@ -131,11 +143,11 @@ def test_only_cells_change_that_gain():
         for candidate in times[0]:
             over = [each.get(candidate, np.inf) / each[best[cell]] for each in times]
             if 1.15 < over[0] < 1.35 and changed < 3:
-                assert choices(dict.fromkeys(best, candidate), [cell[0]])[cell] != candidate
+                assert choice(dict.fromkeys(best, candidate), cell) != candidate
                 changed += 1
                 break
             if 1 < max(over) < 1.004 and kept < 3:
-                assert choices({**best, cell: candidate}, [cell[0]])[cell] == candidate
+                assert choice({**best, cell: candidate}, cell) == candidate
                 kept += 1
                 break
     assert kept and changed
@@ -176,6 +188,13 @@ def test_the_campaign_on_an_h100_is_whole():
     numbers = [each.number for each in made.cells]
     assert len(set(numbers)) == len(numbers) > 150
     assert all(each.times for each in made.cells)
+    for each in made.cells:
+        problem = FramedCell.at(each.cell, samples.ADDRESS, 1).problem
+        for candidate, _ in each.times:
+            spec = candidates.choice(candidate, problem, made.device).spec
+            assert store.code_key(candidate.constants, spec, each.cell.dtype) in made.codes
+    # These cells alone have as many samples as all have to have.
+    made.cells[400:] = []
     assert len(samples.samples(made, made.device).times) > 4500
 
 

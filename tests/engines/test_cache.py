@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import processes
+from helpers import forks, processes
 
 import gemv
 from gemv.core.binary import Binary
@@ -57,14 +57,73 @@ print(json.dumps({{
 """
 
 
-def ask(folder, root=PACKAGE.parent, before="", **environment):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("GEMV_", "NUMBA_"))}
+def environment_of_users():
+    """Without what this run sets: Numba has no simulator there."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("GEMV_", "NUMBA_"))}
+
+
+def with_path(root):
+    """That environment, where the package below `root` comes first."""
     path = os.pathsep.join(map(str, (root, os.environ.get("PYTHONPATH", ""))))
-    env |= {"PYTHONPATH": path, "GEMV_CACHE_DIR": str(folder), **environment}
+    return environment_of_users() | {"PYTHONPATH": path}
+
+
+def ask(folder, root=PACKAGE.parent, before="", **environment):
+    env = with_path(root) | {"GEMV_CACHE_DIR": str(folder), **environment}
     command = [sys.executable, "-P", "-c", ASK.format(before=before)]
     done = processes.run(command, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+#: Imports Numba, and compiles a kernel for what its compiler reads once; the package is not there
+#: yet. Forks then take a third of the time of other processes.
+FORKS = """
+import gc, os, sys
+import numba.cuda
+from numba import types
+
+def kernel(rows, y):
+    for i in range(rows):
+        y[i] += y[0]
+
+numba.cuda.compile_ptx(
+    kernel, types.void(types.int64, types.CPointer(types.float32)), cc=(9, 0)
+)
+
+def main(arguments):
+    code, root, *environment = arguments
+    os.environ.update(each.split("=", 1) for each in environment)
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    sys.path.insert(0, root)
+    assert not any(name.partition(".")[0] == "gemv" for name in sys.modules)
+    exec(code, {{"__name__": "__main__"}})
+    return 0
+
+sys.path.append({tests!r})
+from helpers.forks import fork_for_each_line
+gc.freeze()
+fork_for_each_line(main)
+"""
+
+
+@pytest.fixture(scope="module")
+def asked():
+    """:func:`ask`, by forks of one process that has imported Numba, where there are forks."""
+    if not hasattr(os, "fork"):
+        yield ask
+        return
+    command = [sys.executable, "-P", "-c", FORKS.format(tests=str(processes.TESTS))]
+    with forks.forking(command, Path.cwd(), environment_of_users()) as run:
+
+        def by_fork(folder, root=PACKAGE.parent, before="", **environment):
+            environment = {"GEMV_CACHE_DIR": str(folder), **environment}
+            facts = (f"{name}={value}" for name, value in environment.items())
+            status, said = run(ASK.format(before=before), str(root), *facts)
+            assert status == 0, said
+            return json.loads(said.splitlines()[-1])
+
+        yield by_fork
 
 
 def named(answer):
@@ -89,7 +148,7 @@ def test_a_second_process_compiles_nothing_and_does_not_import_numba(filled):
     assert second["again"] and len(second["functions"][0][2]) > 2000
 
 
-def test_a_broken_file_is_compiled_anew(filled, tmp_path, monkeypatch):
+def test_a_broken_file_is_compiled_anew(filled, asked, tmp_path, monkeypatch):
     folder, first = filled
     (file,) = folder.iterdir()
     whole = file.read_bytes()
@@ -102,22 +161,22 @@ def test_a_broken_file_is_compiled_anew(filled, tmp_path, monkeypatch):
         cache_folder.warn.cache_clear()
         with pytest.warns(cache_folder.CacheWarning, match="not whole"):
             assert cache.load(file.stem) is None
-    answer = ask(tmp_path)
+    answer = asked(tmp_path)
     assert answer["compiled"] and named(answer) == named(first)
     assert cache.load(file.stem) is not None and len(copy.read_bytes()) > 2000
 
 
 @pytest.mark.parametrize("edited", ["language/numba_cuda/intrinsics.py", "language/epilogue.py"])
-def test_editing_device_source_compiles_anew(filled, tmp_path, edited):
+def test_editing_device_source_compiles_anew(filled, asked, tmp_path, edited):
     folder, first = filled
     mine = tmp_path / "cache"
     shutil.copytree(folder, mine)
     shutil.copytree(PACKAGE, tmp_path / "gemv")
-    unchanged = ask(mine, root=tmp_path)
+    unchanged = asked(mine, root=tmp_path)
     assert not unchanged["compiled"], "the place of the package does not matter"
     source = tmp_path / "gemv" / edited
     source.write_text(source.read_text("utf-8") + "\n# edited\n", "utf-8")
-    answer = ask(mine, root=tmp_path)
+    answer = asked(mine, root=tmp_path)
     assert answer["compiled"] and named(answer) == named(first)
     assert len(list(mine.iterdir())) == 2
 
@@ -149,7 +208,7 @@ def copied(tmp_path):
     return tmp_path
 
 
-def edited_by_itself(copied, moment):
+def edited_by_itself(asked, copied, moment):
     """A process that edits a kernel at a moment; its answer, and the source before the edit."""
     kernel = copied / "gemv/kernels/k01_serial.py"
     old = kernel.read_text("utf-8")
@@ -157,61 +216,62 @@ def edited_by_itself(copied, moment):
     new = kernel.read_text("utf-8")
     kernel.write_text(old, "utf-8")
     edit = f"import pathlib\npathlib.Path({str(kernel)!r}).write_text({new!r}, 'utf-8')"
-    answer = ask(copied / "cache", root=copied, before=MOMENTS[moment].format(edit=edit))
+    answer = asked(copied / "cache", root=copied, before=MOMENTS[moment].format(edit=edit))
     assert kernel.read_text("utf-8") == new
     return answer, kernel, old
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_what_is_edited_after_import_leaves_no_machine_code(copied, moment):
-    answer, _, _ = edited_by_itself(copied, moment)
+def test_what_is_edited_after_import_leaves_no_machine_code(asked, copied, moment):
+    answer, _, _ = edited_by_itself(asked, copied, moment)
     (warning,) = answer["warnings"]
     assert answer["compiled"] and "not kept" in warning
     assert not [*copied.glob("cache/*")]
 
 
-def test_each_process_runs_the_source_that_is_there(copied):
+def test_each_process_runs_the_source_that_is_there(asked, copied):
     """Neither source, the old one and the new one, gets the machine code of the other."""
-    _, kernel, old = edited_by_itself(copied, "after the package's import")
-    second = ask(copied / "cache", root=copied)
+    _, kernel, old = edited_by_itself(asked, copied, "after the package's import")
+    second = asked(copied / "cache", root=copied)
     kernel.write_text(old, "utf-8")
-    third = ask(copied / "cache", root=copied)
+    third = asked(copied / "cache", root=copied)
     assert second["functions"][0][0] == "edited", "the next process runs what is there"
     assert third["functions"][0][0] == "serial", "and so does one after the edit is undone"
     assert second["compiled"] and third["compiled"]
     assert [third["warnings"], second["warnings"]] == [[], []]
 
 
-def test_an_edit_does_not_keep_a_process_from_what_its_own_source_made(copied):
+def test_an_edit_does_not_keep_a_process_from_what_its_own_source_made(asked, copied):
     """A key that was made before the edit names code of the source that was imported."""
     folder = copied / "cache"
-    ask(folder, root=copied)
+    asked(folder, root=copied)
     (kept,) = folder.iterdir()
     path = copied / "gemv/language/epilogue.py"
     edit = f"open({str(path)!r}, 'a').write('# edited')"
-    answer = ask(folder, root=copied, before=MOMENTS["after the key was made"].format(edit=edit))
+    answer = asked(folder, root=copied, before=MOMENTS["after the key was made"].format(edit=edit))
     assert not answer["compiled"] and answer["warnings"] == []
     assert list(folder.iterdir()) == [kept]
 
 
-def test_what_python_runs_from_old_bytecode_leaves_no_machine_code(copied):
+def test_what_python_runs_from_old_bytecode_leaves_no_machine_code(asked, copied):
     """An edit in the second of the one before, of the same size, is one that Python overlooks."""
     kernel, folder = copied / "gemv/kernels/k01_serial.py", copied / "cache"
     writes = {"PYTHONDONTWRITEBYTECODE": ""}
     second = 1_700_000_000 * 10**9
     os.utime(kernel, ns=(second, second))
-    ask(folder, root=copied, before="import gemv.kernels.k01_serial", GEMV_CACHE="0", **writes)
+    command = [sys.executable, "-P", "-c", "import gemv.kernels.k01_serial"]
+    processes.run(command, env=with_path(copied) | writes, check=True)
     bytecode = Path(importlib.util.cache_from_source(kernel))
     os.utime(bytecode, ns=(second + 10**8, second + 10**8))
     rename(kernel, "serial", "editor")
     os.utime(kernel, ns=(second + 2 * 10**8, second + 2 * 10**8))
-    answer = ask(folder, root=copied, **writes)
+    answer = asked(folder, root=copied, **writes)
     assert answer["functions"][0][0] == "serial", "Python has overlooked the edit"
     assert "older code" in answer["warnings"][0] and not folder.exists()
     bytecode.unlink()
-    answer = ask(folder, root=copied, **writes)
+    answer = asked(folder, root=copied, **writes)
     assert answer["functions"][0][0] == "editor" and answer["warnings"] == []
-    assert ask(folder, root=copied, **writes)["compiled"] is False
+    assert asked(folder, root=copied, **writes)["compiled"] is False
 
 
 def test_source_in_no_directory_is_compiled_in_each_process(tmp_path):
@@ -339,8 +399,7 @@ print(cache.key("serial", "spec", (9, 0)), "numba" in sys.modules)
 
 
 def key_of_process(place, **environment):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("GEMV_", "NUMBA_"))}
-    env |= {"PYTHONPATH": str(PACKAGE.parent), **environment}
+    env = environment_of_users() | {"PYTHONPATH": str(PACKAGE.parent), **environment}
     command = [sys.executable, "-P", "-c", KEY]
     done = processes.run(command, env=env, cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -481,16 +540,16 @@ def test_the_hash_of_source_is_that_of_its_files(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a file in the way is another error there")
-def test_without_a_writable_directory_everything_works_with_one_warning(filled, tmp_path):
+def test_without_a_writable_directory_everything_works_with_one_warning(filled, asked, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    answer = ask(tmp_path / "file" / "below")
+    answer = asked(tmp_path / "file" / "below")
     assert answer["compiled"] and named(answer) == named(filled[1])
     (warning,) = answer["warnings"]
     assert "GEMV_CACHE_DIR" in warning and "GEMV_CACHE=0" in warning
 
 
-def test_switched_off(filled, tmp_path):
-    answer = ask(tmp_path, GEMV_CACHE="0")
+def test_switched_off(asked, tmp_path):
+    answer = asked(tmp_path, GEMV_CACHE="0")
     assert answer["compiled"] and answer["warnings"] == []
     assert list(tmp_path.iterdir()) == []
 
