@@ -443,8 +443,11 @@ import signal
 caught = [signal.SIGALRM, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
 blocking = []
 for task in os.listdir("/proc/self/task"):
-    with open(f"/proc/self/task/{task}/status") as status:
-        (blocked,) = [line.split()[1] for line in status if line.startswith("SigBlk")]
+    try:
+        with open(f"/proc/self/task/{task}/status") as status:
+            (blocked,) = [line.split()[1] for line in status if line.startswith("SigBlk")]
+    except (FileNotFoundError, ProcessLookupError):
+        continue  # a thread that was joined had not quite ended
     blocking.append(all(int(blocked, 16) >> (number - 1) & 1 for number in caught))
 print(sum(blocking) == 1)
 """
