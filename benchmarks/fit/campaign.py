@@ -251,16 +251,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--trust", action="store_true", help="check the result of the present choice alone"
     )
-    added_to_cells = parser.add_mutually_exclusive_group()
-    added_to_cells.add_argument(
+    what_cells = parser.add_mutually_exclusive_group()
+    what_cells.add_argument(
         "--kernels", default="",
         help="time candidates of these kernels alone, on the cells that the file has; with commas",
     )  # fmt: skip
-    added_to_cells.add_argument(
+    what_cells.add_argument(
         "--sharing", action="store_true",
         help="time launches that several vectors share well, on large cells that the file has",
     )  # fmt: skip
-    added_to_cells.add_argument(
+    what_cells.add_argument(
         "--slower", nargs=2, type=Path, metavar="GRID.json",
         help="cells that take longer in the second grid than in the first one, with both launches",
     )  # fmt: skip

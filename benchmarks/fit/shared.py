@@ -10,11 +10,11 @@ from __future__ import annotations
 from benchmarks.fit.candidates import Candidate, has_work, of_machine
 from benchmarks.fit.store import Measured
 from benchmarks.fit.timer import CLOSE
-from gemv.core.geometry import Device
+from gemv.core.geometry import MAY_BE_HOT, Device
 from gemv.core.problem import Problem
 from gemv.selection.machine import machine
 from gemv.selection.ranking import predictions
-from gemv.selection.sharing import MAY_BE_HOT, shares_well
+from gemv.selection.sharing import shares_well
 
 #: Launches that several vectors share well, the formula's fastest ones, that a cell is timed with.
 MOST = 4

@@ -11,12 +11,12 @@ from benchmarks.fit.candidates import has_work
 from benchmarks.fit.rows import Part, Rows, candidate_of, numbers_of
 from benchmarks.fit.samples import KNOBS, Launches, row_of
 from benchmarks.fit.together import Gathered, arrays
-from gemv.core.geometry import Device, Geometry
+from gemv.core.geometry import MAY_BE_HOT, Device, Geometry
 from gemv.core.problem import Problem
 from gemv.selection.items import ROOT, counts_in_batches, work_of_batch
 from gemv.selection.machine import Constants
 from gemv.selection.ranking import Candidate, is_vain, knobs_of, launches
-from gemv.selection.sharing import MAY_BE_HOT, shares_badly
+from gemv.selection.sharing import shares_badly
 
 #: Launches that the formula predicts within this factor of the best get corrections.
 CLOSE = 1.4

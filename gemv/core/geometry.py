@@ -10,6 +10,9 @@ from typing import NamedTuple
 #: Bytes that one load instruction of a thread can move.
 LOAD_BYTES = 16
 
+#: An A of at most so many bytes may be in the L2 cache, when it is read again.
+MAY_BE_HOT = 24 << 20
+
 #: Bytes of a sector, which the memory always fetches as a whole, and of a line of the caches.
 SECTOR_BYTES = 32
 CACHE_LINE_BYTES = 128

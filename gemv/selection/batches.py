@@ -159,8 +159,8 @@ MOST_STAGED_BYTES = {
     ("dot", 2): 2048, ("dot", 4): 1280, ("dot", 8): 1040,
     ("axpy", 2): 2048, ("axpy", 4): 1280, ("axpy", 8): 1040,
 }  # fmt: skip
-#: Bytes that a multiprocessor gets from memory in a clock: from so many on, loads of one number of
-#: 8 bytes are too many instructions. An H200 has 18, an H100 13.
+#: Bytes that a multiprocessor gets from memory in a clock: from so many on, numbers of 8 bytes are
+#: copied. An H200 has 18, and gains; an H100 has 13, and lost with float64 41 x 41.
 MUCH_IN_CLOCK = 16
 #: Numbers of 8 bytes: bytes of all A for each multiprocessor from which on copies gain, of lines of
 #: up to SHORT_BYTES and of longer ones.
@@ -191,13 +191,13 @@ def gains_by_stages(problem: Problem, device: Device) -> bool:
     and 81; float64 65 x 65 98 and 82, 99 and 80.
     """
     size = problem.dtype.itemsize
-    if problem.widths[0] * size > MOST_LOADED and not _are_large_numbers(problem, device):
+    if problem.widths[0] * size > MOST_LOADED and not _are_slow_loads(problem, device):
         return False
     return problem.line_bytes <= MOST_STAGED_BYTES.get((problem.access, size), 0)
 
 
-def _are_large_numbers(problem: Problem, device: Device) -> bool:
-    """Whether numbers of 8 bytes are loaded one by one, from memory that is fast for that."""
+def _are_slow_loads(problem: Problem, device: Device) -> bool:
+    """Whether numbers of 8 bytes are loaded one by one, and the memory would bring more."""
     memory = 2 * device.chip.memory_khz * device.chip.bus_bits // 8
     is_fast = memory >= MUCH_IN_CLOCK * device.chip.clock_khz * device.multiprocessors
     return is_fast and problem.dtype.itemsize == 8 and problem.widths[0] == 1

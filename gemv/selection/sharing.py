@@ -98,7 +98,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gemv.core.geometry import LOAD_BYTES
+from gemv.core.geometry import LOAD_BYTES, MAY_BE_HOT
 from gemv.core.problem import Problem
 from gemv.kernels import get
 from gemv.kernels.kernel import Kernel
@@ -118,8 +118,6 @@ SEVERAL = {
     "long_columns": ("several_long_columns",),
     "small_matrix": ("several_small",),
 }
-#: An A of at most so many bytes may be in the L2 cache, when it is read again.
-MAY_BE_HOT = 24 << 20
 #: The factor of the least time up to which a launch that shares well is preferred, and the one for
 #: few rows.
 FAVOUR, FAVOUR_OF_FEW = 1.025, 1.05

@@ -7,8 +7,7 @@ Idea
     costs one load of a single number for each column and each vector, and the partial sums cost
     registers: k times those of the rung of columns.
 
-    For eight vectors, for four of complex numbers, and for two of numbers of 2 bytes whose groups
-    have few columns, these loads are as many as the rest has time
+    For eight vectors, and for four of complex numbers, these loads are as many as the rest has time
     for, and x of all vectors does not stay in the L1 cache. So the block brings x to shared
     memory before the products of a pass: each thread takes a few numbers, which it converts and
     conjugates once for all threads, and those that all vectors have for a column are neighbours.
@@ -16,7 +15,9 @@ Idea
     numbers. A thread loads its numbers for the next stage before it multiplies those of this one,
     so nobody waits for them. There are two places for x in turn, and so one barrier for each stage
     is enough: what is read behind it lies where the next stage does not write. Groups of few
-    columns have no next pass: their loads of A and x all go out at once, and nothing is staged.
+    columns have no next pass: their loads of A and x all go out at once, and nothing is staged. Two
+    vectors of numbers of 2 bytes gain by stages as well, if groups have up to 32 columns and the
+    GPU has many blocks.
 
     Numbers of 2 bytes become float32 on their way, and whoever converts a number waits for it. A
     block that has a multiprocessor to itself has nobody who computes meanwhile. There a thread

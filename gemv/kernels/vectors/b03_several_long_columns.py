@@ -307,9 +307,9 @@ def constants_for(problem, knobs, vectors):
     }  # fmt: skip
     if width * size < LOAD_BYTES or problem.cols <= columns:
         return without_copies(problem, {**found, "COLUMNS": 0})
-    if problem.cols > RING_OF_FEWER[0] and ceil_div(problem.rows, width) < ENOUGH_LOADS:
-        columns, stages, threads = RING_OF_EIGHT if count == 8 else RING_OF_FEWER
-        return {**found, "PIECES": 1, "COLUMNS": columns, "STAGES": stages,
+    more, stages, threads = RING_OF_EIGHT if count == 8 else RING_OF_FEWER
+    if problem.cols > more and ceil_div(problem.rows, width) < ENOUGH_LOADS:
+        return {**found, "PIECES": 1, "COLUMNS": more, "STAGES": stages,
                 "THREADS_PER_BLOCK": threads}  # fmt: skip
     return {**found, "COLUMNS": columns, "STAGES": STAGES}
 
