@@ -35,7 +35,7 @@ def {kernel}(
     rows, cols, cols_per_split, splits, vectors, a, col_stride, x, x_step, incx, y, y_step, incy,
     {alpha}, alpha_step, {beta}, beta_step, scratch, counters,
 ):
-    sums = cuda.shared.array((CHUNK_SHARES, TILE_ROWS), number)
+    sums = cuda.shared.array((CHUNK_SHARES, TILE_ROWS), number, alignment=16)
     edges = cuda.shared.array((EDGES, WIDTH), number)
     ticket = cuda.shared.array(1, uint32)
     tid = natural(cuda.threadIdx.x)
@@ -167,7 +167,7 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
     import numpy as np
 
     from gemv import language
-    from gemv.language import device, put_pieces, read_only_load, scatter_sums
+    from gemv.language import device, put_units, read_only_load, scatter_sums
     from gemv.language import update_streaming as update
 
     zero, WIDTH, COUNT = spec.zero, spec.widths[0], spec["COUNT"]
@@ -198,9 +198,9 @@ def names_of(spec: Any, taken: int) -> dict[str, Any]:
             if tid % HOLDERS < LANES:
                 k = tid % 32 // HOLDERS * KEPT
                 place = mine + k // WIDTH * PIECE_ROWS + k % WIDTH
-                put_pieces(sums, slot + tid // 32, place, some, PIECE_ROWS, RUN)
+                put_units(sums, slot + tid // 32, place, some, PIECE_ROWS, RUN)
         else:
-            put_pieces(sums, slot + tid // LANES, mine, total, PIECE_ROWS, WIDTH)
+            put_units(sums, slot + tid // LANES, mine, total, PIECE_ROWS, WIDTH)
 
     @device
     def finish(alpha, alpha_step, beta, beta_step, total, item, y, at):

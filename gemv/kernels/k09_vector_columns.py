@@ -110,7 +110,7 @@ def build(spec):
         gather_some,
         natural,
         post,
-        put_pieces,
+        put_units,
         quotient,
         rounded_down,
         row_starts,
@@ -158,7 +158,7 @@ def build(spec):
         rows, cols, cols_per_split, splits, alpha, a, col_stride, x, incx, beta, y, incy, scratch,
         counters,
     ):  # fmt: skip
-        sums = cuda.shared.array((SHARES, TILE_ROWS), number)
+        sums = cuda.shared.array((SHARES, TILE_ROWS), number, alignment=16)
         edges = cuda.shared.array((WARPS, WIDTH), number)
         ticket = cuda.shared.array(1, np.uint32)
         tid = natural(cuda.threadIdx.x)
@@ -203,9 +203,9 @@ def build(spec):
             if tid % HOLDERS < LANES:
                 k = tid % 32 // HOLDERS * KEPT  # the first of the sums that this lane keeps
                 place = mine + k // WIDTH * PIECE_ROWS + k % WIDTH
-                put_pieces(sums, warp, place, some, PIECE_ROWS, RUN)
+                put_units(sums, warp, place, some, PIECE_ROWS, RUN)
         else:
-            put_pieces(sums, group, mine, total, PIECE_ROWS, WIDTH)
+            put_units(sums, group, mine, total, PIECE_ROWS, WIDTH)
         if not WHOLE and edge < rows and first + TILE_ROWS >= rows:
             for i in range(edge, rows):  # the whole block shares each of these few rows
                 part = zero

@@ -111,7 +111,7 @@ def build(spec):
         multiply_add,
         natural,
         post,
-        put_pieces,
+        put_units,
         rolled,
         rounded_down,
         spread,
@@ -155,7 +155,7 @@ def build(spec):
         rows, cols, cols_per_split, splits, period, active, pass_columns, passes, cycle, row_bits,
         alpha, a, x, incx, beta, y, incy, scratch, counters,
     ):  # fmt: skip
-        sums = cuda.shared.array((1, PLACES), number)
+        sums = cuda.shared.array((1, PLACES), number, alignment=16)
         ticket = cuda.shared.array(1, np.uint32)
         tid = natural(cuda.threadIdx.x)
         split = cuda.blockIdx.y
@@ -203,7 +203,7 @@ def build(spec):
             e += VECTORS * step
             j += VECTORS * pass_columns
             rolled()
-        put_pieces(sums, 0, tid * WIDTH, total, 0, WIDTH)
+        put_units(sums, 0, tid * WIDTH, total, 0, WIDTH)
         if splits > 1 and tid == 0:
             ticket[0] = drawn
         cuda.syncthreads()  # all sums are in place

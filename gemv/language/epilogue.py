@@ -10,22 +10,26 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gemv.language.vocabulary import device, store, times
+from gemv.language.vocabulary import device, plus_zero, store, times
+
+
+@device
+def product_of(alpha, total):
+    """``alpha * total``, where a zero is positive, also as a part of a complex number.
+
+    BLAS adds the product to a y that it has set to zero. And where all products of a sum underflow,
+    the sign of `total` depends on whether a load went past the end of a line: it brings zeros, and
+    -0 + 0 is +0. So y does not depend on it.
+    """
+    return plus_zero(times(alpha, total))
 
 
 @device
 def scaled(alpha, total):
-    """The new y where beta = 0.
-
-    For alpha = 0 it is `total`, which is the sum of no products then. A zero is positive, as in
-    BLAS, which adds the product to a y that it has set to zero.
-    """
+    """The new y where beta = 0. For alpha = 0 it is `total`, the sum of no products then."""
     if alpha == 0:
         return total
-    product = times(alpha, total)
-    if product == 0:
-        product = product * product
-    return product
+    return product_of(alpha, total)
 
 
 @device
@@ -38,7 +42,7 @@ def blended(alpha, total, beta, old):
     if beta != 1:
         old = times(beta, old)
     if alpha != 0:
-        old = old + times(alpha, total)
+        old = old + product_of(alpha, total)
     return old
 
 

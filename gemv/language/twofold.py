@@ -74,6 +74,9 @@ class Twofold:
         high, error = two_product(factor, self.high)
         return type(self)(high, factor * self.low + error)
 
+    def plus_zero(self) -> Twofold:
+        return type(self)(self.high + self.number(0), self.low)
+
     def rounded(self) -> float:
         """The sum as one float64, even if it is of two float32: a store rounds it once."""
         high, low = float(self.high), float(self.low)
@@ -115,6 +118,9 @@ class ComplexTwofold:
     def __rmul__(self, factor: complex) -> ComplexTwofold:
         real, imag = factor.real, factor.imag
         return type(self)(real * self.real + -imag * self.imag, real * self.imag + imag * self.real)
+
+    def plus_zero(self) -> ComplexTwofold:
+        return type(self)(self.real.plus_zero(), self.imag.plus_zero())
 
     def rounded(self) -> complex:
         return complex(self.real.rounded(), self.imag.rounded())

@@ -326,6 +326,11 @@ def times(factor, number):
     """
 
 
+@declared
+def plus_zero(number):
+    """``number + 0``: the same number, but a zero is positive, as is one in a complex number."""
+
+
 # Sums between threads ---------------------------------------------------------------------------
 
 
@@ -353,6 +358,16 @@ def put_pieces(shared, row, column, values, distance, width):
     """Store pieces of `width` neighbours, `distance` apart, into a row of a shared array.
 
     The first one begins at ``shared[row, column]``.
+    """
+
+
+@declared
+def put_units(shared, row, column, values, distance, width):
+    """:func:`put_pieces` by stores of up to 16 bytes, where all pieces are multiples of them.
+
+    So `column`, `distance` and the length of a row are multiples of `width`, and the array begins
+    at a multiple of 16 bytes. Lanes whose pieces are neighbours meet the same banks of shared
+    memory less often so: 8 float32 of each of 32 lanes take 16 steps, and 64 number by number.
     """
 
 

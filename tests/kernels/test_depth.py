@@ -54,6 +54,9 @@ class Tree:
     def __rmul__(self, factor):
         return self
 
+    def plus_zero(self):
+        return self
+
     def __eq__(self, number):
         return number == 0 and self.depth < 0
 

@@ -216,19 +216,25 @@ def test_errors_stay_within_what_the_depth_allows(dtype, accumulate):
         assert worst(case, case.run("small_matrix"), y, "small_matrix", None) <= 1
 
 
-def test_a_sum_that_underflows_keeps_its_sign():
-    """On a GPU the fused product of two tiny numbers is -0, behind which no zero may be added."""
+@pytest.mark.parametrize("dtype", ["f4", "c8"])
+@pytest.mark.parametrize("m, n", [(3, 1), (3, 5), (3, 9), (3, 18), (3, 130), (70, 33), (300, 2)])
+def test_a_sum_that_underflows_is_a_positive_zero(dtype, m, n):
+    """On a GPU the fused product of two tiny numbers may be -0, and some loads bring zeros."""
     rng = random.Random(1)
-    for n, order in itertools.product((1, 5, 9, 18), "CF"):
-        a = np.full((2, 3, n), 1e-30, "f")
-        x, y = np.full((2, n), -1e-30, "f"), np.full((2, 3), -0.0, "f")
+    for order, beta, sign in itertools.product("CF", (1, 0), (-1, 1)):
+        a, x = np.full((2, m, n), 1e-30, dtype), np.full((2, n), sign * 1e-30, dtype)
+        old = np.full((2, m), -0.0, dtype)
 
-        def product(a, x, y):
+        def product(a, x, y, beta=beta):
             y = to_device(y)
-            return bits(gemv.gemv(1, on_device(a), to_device(x), 1, y, overwrite_y=1))
+            return bits(gemv.gemv(1, on_device(a), to_device(x), beta, y, overwrite_y=1))
 
-        alone = [product(placed(a[k], rng, order), x[k].copy(), y[k]) for k in range(2)]
-        assert product(placed(a, rng, order), x, y) == b"".join(alone)
+        for k in range(2):
+            alone = product(placed(a[k], rng, order), x[k].copy(), old[k])
+            assert alone == bits(np.zeros(m, dtype))
+        assert product(placed(a, rng, order), x, old) == bits(np.zeros((2, m), dtype))
+        shared = np.broadcast_to(placed(a[0], rng, order), (2, m, n))
+        assert product(shared, x, old) == bits(np.zeros((2, m), dtype))
 
 
 # Selection --------------------------------------------------------------------------------------

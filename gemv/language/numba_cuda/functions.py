@@ -63,7 +63,14 @@ from gemv.language.numba_cuda.loads import (
     stream_tile,
 )
 from gemv.language.numba_cuda.phases import stream_around, sums_from
-from gemv.language.numba_cuda.registers import kept, load_units, put_pieces, put_unit, zeros
+from gemv.language.numba_cuda.registers import (
+    kept,
+    load_units,
+    put_pieces,
+    put_unit,
+    put_units,
+    zeros,
+)
 from gemv.language.numba_cuda.rows import (
     add_across,
     fold_first,
@@ -83,6 +90,7 @@ from gemv.language.numba_cuda.sums import (
     multiply_add,
     outer_add,
     pieces_of,
+    plus_zero,
     scatter_sums,
     sums_of_lane,
     times,

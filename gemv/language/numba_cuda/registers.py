@@ -7,7 +7,8 @@ from numba.core import types
 from numba.cuda import cgutils
 from numba.cuda.extending import intrinsic
 
-from gemv.language.numba_cuda.twofold_types import ExactType
+from gemv.core.geometry import LOAD_BYTES
+from gemv.language.numba_cuda.twofold_types import ExactType, TwofoldType
 
 #: How a load asks for the whole 128 bytes around it. They come to the L2 cache, where other loads
 #: find them.
@@ -33,14 +34,16 @@ def literal_of(*numbers):
 
 
 def real_of(element):
-    """The real type of a number: its own, or that of its parts if it is complex."""
-    if isinstance(element, ExactType):
+    """The real type of a number: its own, or that of its parts if it has several."""
+    if isinstance(element, (ExactType, TwofoldType)):
         return element.real
     return element.underlying_float if isinstance(element, types.Complex) else element
 
 
 def parts_of(element):
     """Real numbers that a number has."""
+    if isinstance(element, TwofoldType):
+        return 2 * element.parts
     if isinstance(element, ExactType):
         return element.parts
     return 2 if isinstance(element, types.Complex) else 1
@@ -147,28 +150,70 @@ def kept(typingctx, values):
     return values(values), codegen
 
 
-@intrinsic
-def put_pieces(typingctx, shared, row, column, values, distance, width):
+def _reals_of(context, builder, element, items):
+    """The real numbers that numbers of type `element` consist of."""
+    reals = []
+    for item in items:
+        if isinstance(element, types.Complex):
+            number = context.make_complex(builder, element, item)
+            reals += number.real, number.imag
+        elif isinstance(element, types.Float):
+            reals.append(item)
+        else:
+            reals += items_of(builder, item, parts_of(element))
+    return reals
+
+
+def _put_reals(builder, reals, address, kind):
+    """Store real numbers by as few stores as possible, at a multiple of what one of them moves."""
+    count = min(len(reals), LOAD_BYTES * 8 // kind.bitwidth)
+    vector = ir.VectorType(reals[0].type, count)
+    start = builder.bitcast(address, vector.as_pointer())
+    for first in range(0, len(reals), count):
+        unit = ir.Constant(vector, ir.Undefined)
+        for place, real in enumerate(reals[first : first + count]):
+            unit = builder.insert_element(unit, real, ir.Constant(ir.IntType(32), place))
+        own = builder.gep(start, [integer_of(first // count)])
+        builder.store(unit, own, align=count * kind.bitwidth // 8)
+
+
+def _putting(shared, values, width, as_units):
+    """Signature and code of stores of pieces: by units of up to 16 bytes, or number by number."""
     known = literal_of(width)
     if known is None:
         return None
-    width_ = known[0]
+    step, element = known[0] if as_units else 1, shared.dtype
 
     def codegen(context, builder, signature, arguments):
         array, row, column, values_, distance = arguments[:5]
         view = context.make_array(shared)(context, builder, array)
-        for at, value in enumerate(items_of(builder, values_, values.count)):
-            piece, lane = divmod(at, width_)
+        items = items_of(builder, values_, values.count)
+        for first in range(0, values.count, step):
+            piece, lane = divmod(first, known[0])
             place = builder.add(column, builder.mul(integer_of(piece), distance))
             place = builder.add(place, integer_of(lane))
             address = cgutils.get_item_pointer(
                 context, builder, shared, view, [row, place], wraparound=False
             )
-            context.pack_value(builder, shared.dtype, value, address)
+            if as_units:
+                reals = _reals_of(context, builder, element, items[first : first + step])
+                _put_reals(builder, reals, address, real_of(element))
+            else:
+                context.pack_value(builder, element, items[first], address)
         return context.get_dummy_value()
 
     sizes = types.int64, types.int64, values, types.int64
     return types.void(shared, *sizes, width), codegen
+
+
+@intrinsic
+def put_pieces(typingctx, shared, row, column, values, distance, width):
+    return _putting(shared, values, width, False)
+
+
+@intrinsic
+def put_units(typingctx, shared, row, column, values, distance, width):
+    return _putting(shared, values, width, True)
 
 
 def _unit_at(context, builder, shared, array, index, count):
@@ -187,17 +232,11 @@ def put_unit(typingctx, shared, index, values, first, count):
     first_, count_ = known
 
     def codegen(context, builder, signature, arguments):
-        items = items_of(builder, arguments[2], values.count)[first_ : first_ + count_]
         array, index = arguments[:2]
-        address, vector = _unit_at(context, builder, shared, array, index, count_)
-        reals = items
-        if isinstance(shared.dtype, types.Complex):
-            numbers = [context.make_complex(builder, shared.dtype, item) for item in items]
-            reals = [part for each in numbers for part in (each.real, each.imag)]
-        unit = ir.Constant(vector, ir.Undefined)
-        for place, real in enumerate(reals):
-            unit = builder.insert_element(unit, real, ir.Constant(ir.IntType(32), place))
-        builder.store(unit, address, align=vector.count * real_bytes(shared.dtype))
+        items = items_of(builder, arguments[2], values.count)[first_ : first_ + count_]
+        address, _ = _unit_at(context, builder, shared, array, index, count_)
+        reals = _reals_of(context, builder, shared.dtype, items)
+        _put_reals(builder, reals, address, real_of(shared.dtype))
         return context.get_dummy_value()
 
     return types.void(shared, types.int64, values, first, count), codegen

@@ -21,6 +21,7 @@ from gemv.language.numba_cuda.twofold import (
     added,
     exchanged,
     multiplied,
+    plus_zero_of,
     product_added,
     rounded_product,
 )
@@ -71,6 +72,26 @@ def times(typingctx, factor, number):
         return complex_of(context, builder, number, real, other)
 
     return number(number.plain if of_two else number, number), codegen
+
+
+@intrinsic
+def plus_zero(typingctx, number):
+    of_two = isinstance(number, TwofoldType)
+    if not of_two and not isinstance(number, (types.Float, types.Complex)):
+        return None
+
+    def codegen(context, builder, signature, arguments):
+        (value,) = arguments
+        if of_two:
+            return plus_zero_of(context, builder, number, value)
+        if not isinstance(number, types.Complex):
+            return builder.fadd(value, ir.Constant(value.type, 0.0))
+        parts = context.make_complex(builder, number, value)
+        nothing = ir.Constant(parts.real.type, 0.0)
+        real, imag = (builder.fadd(part, nothing) for part in (parts.real, parts.imag))
+        return complex_of(context, builder, number, real, imag)
+
+    return number(number), codegen
 
 
 @intrinsic

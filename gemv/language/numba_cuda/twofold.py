@@ -234,6 +234,13 @@ def multiplied(context, builder, kind, factor, total):
     return _of_pairs(context, builder, kind, [real, imag])
 
 
+def plus_zero_of(context, builder, kind, value):
+    """A sum of two in which a zero is positive: it is rounded to `high` where `low` is zero."""
+    pairs = _pairs(builder, kind, value)
+    pairs = [(_plus(builder, high, _nothing(high)), low) for high, low in pairs]
+    return _of_pairs(context, builder, kind, pairs)
+
+
 def rounded_product(builder, a, b):
     """``a * b`` for two real numbers, which nothing fuses with a sum."""
     return _instruction(builder, "mul.rn", a, b)

@@ -11,6 +11,8 @@ from operator import add as _add
 from operator import itemgetter
 from operator import mul as _multiply
 
+import numpy as np
+
 from gemv.core.geometry import LOAD_BYTES
 from gemv.core.shares import shares
 from gemv.language.simulator.memory import vector_store
@@ -136,6 +138,13 @@ def put_pieces(shared, row, column, values, distance, width):
         shared[row, column + piece * distance + lane] = value
 
 
+def put_units(shared, row, column, values, distance, width):
+    sizes = (column, shared.shape[1], *((distance,) if len(values) > width else ()))
+    for size in sizes:
+        _check_unit(size, width)
+    put_pieces(shared, row, column, values, distance, width)
+
+
 def put_unit(shared, index, values, first, count):
     _check_unit(index, count)
     for lane in range(count):
@@ -192,6 +201,12 @@ def kept(values):
 
 def times(factor, number):
     return factor * number
+
+
+def plus_zero(number):
+    if isinstance(number, np.number):
+        return number + type(number)(0)
+    return number.plus_zero()
 
 
 def multiply_add(sums, tile, x, conjugate):

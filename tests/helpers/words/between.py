@@ -8,7 +8,9 @@ from gemv.kernels.staging import COPIES
 from helpers.words.registry import ALL, CLUSTER, OUT, PLACES, THREADS, small
 
 
-@small("butterfly scatter_sums sums_of_lane put_pieces element_of_arrays", accumulates=ALL)
+@small(
+    "butterfly scatter_sums sums_of_lane put_pieces put_units element_of_arrays", accumulates=ALL
+)
 def lanes(spec, W):
     from gemv.language import (
         butterfly,
@@ -17,6 +19,7 @@ def lanes(spec, W):
         multiply_add,
         natural,
         put_pieces,
+        put_units,
         scatter_sums,
         store_vectors,
         sums_of_lane,
@@ -26,7 +29,7 @@ def lanes(spec, W):
     number, zero, PITCH = spec.number, spec.zero, 2 * THREADS
 
     def made(a, y):
-        shared = cuda.shared.array((2, PITCH), number)
+        shared = cuda.shared.array((2, PITCH), number, alignment=16)
         tid = natural(cuda.threadIdx.x)
         place = natural(cuda.blockIdx.x) * THREADS + tid
         at = place * OUT
@@ -38,7 +41,10 @@ def lanes(spec, W):
         store_vectors(y, at + 12, 1, scatter_sums(values, tid, 2, 8, 2), 1)
         store_vectors(y, at + 16, 1, sums_of_lane(values, (tid * 5 + 3) % 32), 1)
         # two pieces of two numbers, THREADS apart
-        put_pieces(shared, tid % 2, tid // 2 * 2, values, THREADS, 2)
+        if tid % 2 == 0:
+            put_pieces(shared, 0, tid, values, THREADS, 2)
+        else:
+            put_units(shared, 1, tid - 1, values, THREADS, 2)
         cuda.syncthreads()
         other = (tid * 7 + 1) % THREADS
         y[at + 20] = shared[0, other]

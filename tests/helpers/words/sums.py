@@ -96,13 +96,20 @@ def products(spec, W):
     return made
 
 
-@small("times", "sdcz", exact=True)
+@small("times plus_zero", "sdcz", exact=True)
 def products_of_two(spec, W):
-    from gemv.language import cuda, natural, store, times
+    from gemv.language import cuda, natural, plus_zero, store, times
+
+    zero = spec.zero
 
     def made(a, y):
         place = natural(cuda.blockIdx.x) * THREADS + natural(cuda.threadIdx.x)
-        store(y, place * OUT, times(a[place], a[place + 7]))
+        product = times(a[place], a[place + 7])
+        store(y, place * OUT, product)
+        store(y, place * OUT + 1, plus_zero(product))
+        # Zeros of both signs, and those without the negative ones
+        store(y, place * OUT + 2, times(a[place], zero))
+        store(y, place * OUT + 3, plus_zero(times(a[place], zero)))
 
     return made
 
