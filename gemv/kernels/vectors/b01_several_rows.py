@@ -166,8 +166,10 @@ OF_LONG_ROWS = {
 #: pass of them: 1900 x 2400 bfloat16 took an H100 9.1 us with four, and 7.8 with two.
 LOADS_OF_PASSES = 2
 #: Threads of a row with so few registers each that fewer loads of a lane are in flight, by the
-#: bytes of a number.
+#: bytes of a number. Where all lanes of a row are so many, the same by COUNT, for few rows, and
+#: four vectors have half the rows: else up to 984 bytes of a thread are spilled.
 FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, {2: 2, 8: 4, 16: 4}
+LOADS_OF_MANY_LANES = {2: 4, 4: 4, 8: 2}
 
 
 #: What the kernel calls.
@@ -345,7 +347,7 @@ def of_long_rows(problem, lanes, count):
     found = OF_LONG_ROWS.get((size, size * width, count), ())
     tile_ = next((each for most, each in found if problem.rows <= most), None)
     if tile_ and lanes >= FULL_BLOCK and size * width == LOAD_BYTES:
-        return tile_._replace(VECTORS=4)  # a thread has registers for so many
+        return tile_._replace(VECTORS=LOADS_OF_MANY_LANES[count])
     return tile_
 
 
@@ -360,6 +362,8 @@ def constants_for(problem, knobs, vectors):
     tile_, most_turns = (own_tile, 1) if own_tile else tile_for(problem, lanes, count, split)
     turns = most_turns
     parts, rows, loads, threads, blocks, past_l1, kept = tile_
+    if lanes >= FULL_BLOCK and count == 4 and not (split or own_tile):
+        rows = max(1, rows // 2)
     most_parts = max(1, width * size // max(4, size))
     enough = ENOUGH_OF_FEW if tile_ is DOUBLE_FEW else ENOUGH_THREADS
     sharing = count == 4 or tile_ in (FEW, COMPLEX_LONG)
