@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 
@@ -494,29 +493,51 @@ def test_long_rows_that_are_few_or_loaded_by_number_have_more_loads():
         assert other[2:4] != (1, 8), other
 
 
-def test_numbers_of_x_of_two_short_vectors_are_staged_for_short_groups():
-    """Those of 2 bytes, where columns are not split and no block is alone."""
+def test_small_blocks_stage_numbers_of_x():
+    """For any vectors, unless columns are split, or the block or its few columns gain nothing."""
     wide = {"LANES": 32, "THREADS_PER_BLOCK": 256}
-    names = ("LOADS", "STAGED", "MIN_BLOCKS")
-    for cols, right in ((256, (4, 1, 2)), (257, (16, 0, 2))):  # 32 columns of a group, and 33
-        knobs = columns_of("b", cols, 2, 1 << 16, **wide)
-        assert tuple(knobs[name] for name in names) == right
-    for other in (
-        columns_of("s", 256, 2, 1 << 16, **wide), columns_of("b", 256, 4, 1 << 16, **wide),
-        columns_of("b", 256, 2, 1 << 15, **wide),
-        columns_of("b", 256, 2, 1 << 16, **wide, BLOCKS_PER_SM=2),
-        columns_of("b", 256, 2, 1 << 16, LANES=32, THREADS_PER_BLOCK=512),
-    ):  # fmt: skip
-        assert other["STAGED"] == 0
-    # Eight vectors: one pass to a stage, and staged as well where there are many small blocks.
-    for letter, split in itertools.product("bh", (0, 2)):
-        knobs = columns_of(letter, 256, 8, 1 << 16, **wide, BLOCKS_PER_SM=split)
-        assert tuple(knobs[name] for name in names) == (8, 1, 2)
+
+    def found(letter, cols, vectors, blocks, **changed):
+        knobs = columns_of(letter, cols, vectors, blocks * 32 * WIDTHS[letter], **wide, **changed)
+        assert knobs["AS_STORED"] == 0 and knobs["COUNT"] == vectors
+        return tuple(knobs[name] for name in ("LOADS", "STAGED", "MIN_BLOCKS"))
+
+    for vectors in (2, 4):
+        # 32 columns of a group, and 33
+        assert [found("b", cols, vectors, 256) for cols in (256, 257)] == [(4, 1, 2), (8, 1, 2)]
+        assert [found(letter, 256, vectors, 256)[0] for letter in "sdcz"] == [8, 8, 8, 4]
+        # One pass needs more than a wave of blocks.
+        for letter in "hsd":
+            assert [found(letter, 64, vectors, blocks)[1] for blocks in (264, 265)] == [0, 1]
+            assert found(letter, 65, vectors, 264)[1] == 1
+        assert found("b", 256, vectors, 256, BLOCKS_PER_SM=2)[1] == 0
+        problem = make_problem(1 << 16, 256, DTYPES["d"], "F", "N").at(8, 256)
+        single = {**get("vector_columns").knobs, **wide, "BLOCKS_PER_SM": 0}
+        assert get("several_columns").for_vectors(problem, single, vectors)["STAGED"] == 0
+    assert columns_of("b", 256, 2, 1 << 16, LANES=32, THREADS_PER_BLOCK=512)["STAGED"] == 0
+    # Blocks that are alone on their multiprocessors: four vectors with more than 32 columns
+    assert [found("s", 257, vectors, 132)[1] for vectors in (2, 4)] == [0, 1]
+    assert [found("s", cols, 4, 132)[1] for cols in (256, 257)] == [0, 1]
+    # Eight vectors: one pass to a stage
+    assert [found(letter, 1024, 8, 256) for letter in "bhsdcz"] == (
+        [(8, 1, 2), (8, 1, 2), (8, 1, 2), (8, 1, 2), (4, 1, 2), (4, 1, 2)]
+    )
+    assert [found(letter, 256, 8, 256, BLOCKS_PER_SM=2)[:2] for letter in "bh"] == [(8, 1)] * 2
     assert columns_of("h", 512, 8, 1 << 16, LANES=16, THREADS_PER_BLOCK=512)["STAGED"] == 2
-    short = {"LANES": 32, "THREADS_PER_BLOCK": 128}
-    for rows, right in ((528 * 256, (4, 0, 1)), (529 * 256, (4, 1, 2))):
-        knobs = columns_of("b", 16, 8, rows, **short)
-        assert tuple(knobs[name] for name in names) == right
+
+
+def test_a_third_block_where_the_last_ones_are_done_sooner():
+    wide = {"LANES": 32, "THREADS_PER_BLOCK": 256}
+    for letter, vectors, with_three in (
+        ("b", 4, True), ("b", 8, False), ("s", 2, True), ("s", 8, True), ("d", 4, True),
+        ("z", 4, False), ("z", 8, True),
+    ):  # fmt: skip
+        for blocks, three in ((264, False), (265, True), (396, True), (397, False)):
+            rows = blocks * 32 * WIDTHS[letter]
+            knobs = columns_of(letter, 1024, vectors, rows, **wide)
+            assert knobs["MIN_BLOCKS"] == (3 if three and with_three else 2), (letter, blocks)
+            if letter in "sd" and vectors == 8:
+                assert knobs["LOADS"] == (4 if three else 8), "few registers"
 
 
 @pytest.mark.parametrize(
@@ -635,6 +656,10 @@ def test_short_loads_pass_the_l1_cache_where_all_are_aligned():
     assert (knobs["PAST_L1"], knobs["KEPT"]) == (0, 1)
 
 
+#: Elements of a load of 16 bytes.
+WIDTHS = {letter: 16 // DTYPES[letter].itemsize for letter in "sdczhb"}
+
+
 def columns_of(letter, cols, vectors=8, rows=4000, **single):
     problem = make_problem(rows, cols, DTYPES[letter], "F", "N").at(256, 256)
     small = {"LANES": 2, "PIECES": 1, "COLUMNS": 8, "THREADS_PER_BLOCK": 256, "BLOCKS_PER_SM": 0}
@@ -643,17 +668,19 @@ def columns_of(letter, cols, vectors=8, rows=4000, **single):
 
 @pytest.mark.parametrize("letter", "sdcbh")
 def test_few_columns_of_a_group_go_out_at_once(letter):
-    """128 groups with 8 columns each at most; without barriers for numbers of x."""
+    """128 groups with 8 columns each at most, in 132 blocks; without barriers for numbers of x."""
+    rows = 132 * 2 * WIDTHS[letter]
     for cols in (1000, 1024):
-        knobs = columns_of(letter, cols)
+        knobs = columns_of(letter, cols, 8, rows)
         loads, blocks = (4, 2) if letter == "d" else (8, 1)
         assert (knobs["STAGED"], knobs["LOADS"], knobs["MIN_BLOCKS"]) == (0, loads, blocks)
         assert knobs["COUNT"] == 8
-    assert columns_of(letter, 300)["LOADS"] == 4, "no more than a group has"
+    assert columns_of(letter, 300, 8, rows)["LOADS"] == 4, "no more than a group has"
     for more in (
-        columns_of(letter, 1025),
-        columns_of(letter, 1000, LANES=4, THREADS_PER_BLOCK=512),
-        columns_of(letter, 1000, BLOCKS_PER_SM=2),
+        columns_of(letter, 1025, 8, rows),
+        columns_of(letter, 1000, 8, rows + WIDTHS[letter]),
+        columns_of(letter, 1000, 8, LANES=4, THREADS_PER_BLOCK=512),
+        columns_of(letter, 1000, 8, rows, BLOCKS_PER_SM=2),
     ):
         assert more["STAGED"] > 0
 

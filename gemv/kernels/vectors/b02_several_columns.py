@@ -97,29 +97,32 @@ from gemv.kernels.wide_tiles import (
 SUM_REGISTERS = 64
 #: Loads of A that a thread has in flight, and those where sums take all registers.
 LOADS, FEW_LOADS = 16, 4
-#: Those where numbers of x are staged, and those that some dtypes have registers for then. Numbers
-#: of 2 bytes have these in blocks of more than 256 threads.
+#: Those where numbers of x are staged, in blocks of more threads than the next constant says, and
+#: those that some dtypes have registers for then.
 STAGED_LOADS, FEWER_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4, DTYPES["z"]: 8}
-#: Those of numbers of 2 bytes in blocks of up to 256 threads. us on an H200, eight vectors of
-#: float16, by four loads in each of two passes and by eight in one: 16384 x 2048 25.2 and 23.0,
-#: 4096 x 16384 45.6 and 42.6, 3000 x 70000 118 and 120. For 1500 x 100000 shared memory has room
-#: for two loads in each of two passes, which took 287 us, or for four in one, which took 141.
+#: Threads of a small block, which stages x for two vectors, for four, and for eight, if its loads
+#: have 16 bytes and columns are not split: see :func:`gains_by_stages`.
+SMALL_THREADS = 256
+#: Its loads of A, but as many as FEW_LOADS for some: see :func:`loads_beside_stages`. us on an
+#: H200, before and with these rules: two vectors of 20000 x 1000 float32 22.2 and 20.5, of float64
+#: 44.1 and 38.3; four of float32 26.2 and 21.2, of float64 51.5 and 39.2, of complex64 44.5 and
+#: 41.1, of float16 17.5 and 13.2, of 87168 x 208 float16 15.6 and 12.2; eight of 131072 x 32
+#: float16 13.0 and 9.1, of float32 12.1 and 8.5, of 20000 x 1000 complex64 62.9 and 50.4. For
+#: 1500 x 100000 float16 shared memory has room for two loads in each of two passes, which took 287
+#: us, or for four in one, which took 141.
 LOADS_OF_SMALL = 8
-#: Columns of a group up to which two vectors of numbers of 2 bytes have theirs of x staged: on an
-#: H200 40000 x 500 bfloat16 took 14.4 us without and 12.0 with it, 262144 x 16 6.8 and 5.8.
-PAIR_COLUMNS = 32
+#: Columns of a group up to which fewer than eight vectors of numbers of 2 bytes have FEW_LOADS, and
+#: four vectors stage nothing in blocks that are alone on their multiprocessors.
+SHORT_COLUMNS = 32
 #: Blocks up to which an H200 has a multiprocessor for each.
 FEW_BLOCKS = 132
-#: A block of at most so many threads whose groups have at most so many columns each: its loads all
-#: go out at once, where staged numbers of x would wait for barriers; numbers of 2 bytes only in few
-#: blocks. On an H100 eight vectors with
-#: 1000 x 1000 and two lanes took 3.8 us so and 5.8 staged for bfloat16 and float16, 4.5 and 4.9 for
-#: float32, 8.7 and 9.7 for complex64, 6.8 and 8.6 for float64. With 512 threads, which have half
-#: the registers, staging is faster: on an H200 4.3 us for float32, 4.6 without.
-SMALL_THREADS, SMALL_COLUMNS = 256, 8
-#: With more blocks of numbers of 2 bytes, others compute while one waits: on an H200 eight vectors
-#: of 262144 x 16 bfloat16 took 19.1 us with all loads at once, and 16.7 staged.
-MANY_BLOCKS = 4 * FEW_BLOCKS
+#: A small block whose groups have at most so many columns each, where blocks are few: its loads for
+#: eight vectors all go out at once, where staged numbers of x would wait for barriers. With more
+#: blocks others compute while one waits. On an H100 eight vectors with 1000 x 1000 and two lanes
+#: took 3.8 us so and 5.8 staged for bfloat16 and float16, 4.5 and 4.9 for float32, 8.7 and 9.7 for
+#: complex64, 6.8 and 8.6 for float64. With 512 threads, which have half the registers, staging is
+#: faster: on an H200 4.3 us for float32, 4.6 without.
+SMALL_COLUMNS = 8
 #: Lanes and threads of the blocks that bring numbers of 2 bytes by units. Such a block has a
 #: multiprocessor to itself: nobody else computes while its threads bring x. With 16 lanes or more,
 #: and columns that are split, registers do not suffice.
@@ -233,6 +236,37 @@ def accepts(problem):
     return wide_loads_object(problem, "axpy")
 
 
+def loads_beside_stages(problem, count, columns, blocks_of_each):
+    """Loads of A of a thread in a small block that stages x, for groups of so many columns."""
+    if count == 8:
+        return FEW_LOADS if problem.dtype.kind == "c" or blocks_of_each > 2 else LOADS_OF_SMALL
+    is_short = problem.dtype.itemsize == 2 and columns <= SHORT_COLUMNS
+    return FEW_LOADS if is_short or problem.dtype == DTYPES["z"] else LOADS_OF_SMALL
+
+
+def blocks_by_waves(problem, count, registers, blocks):
+    """Two blocks for each multiprocessor, or three where the last ones are done sooner so.
+
+    313 blocks are two waves of 264 places, in the second of which most places are empty. Three
+    blocks leave each thread 85 registers, of which sums may have 32, and complex128 was slower so.
+    """
+    if registers > SUM_REGISTERS // 2 or count < 8 and problem.dtype == DTYPES["z"]:
+        return 2
+    return min((2, 3), key=lambda each: each * ceil_div(blocks, each * FEW_BLOCKS))
+
+
+def gains_by_stages(count, columns, blocks):
+    """Whether a small block stages x for fewer than eight vectors.
+
+    A block that is alone on its multiprocessor waits for barriers, which many columns outweigh for
+    four vectors. Few columns are one pass, for which it does not wait without stages: then it takes
+    more than one wave of blocks to gain.
+    """
+    if blocks <= FEW_BLOCKS:
+        return count == 4 and columns > SHORT_COLUMNS
+    return columns > SMALL_COLUMNS or blocks > 2 * FEW_BLOCKS
+
+
 def constants_for(problem, knobs, vectors):
     """The constants for so many vectors, with the sums of the rung of columns."""
     width, precision = problem.widths[0], problem.precision
@@ -262,7 +296,7 @@ def constants_for(problem, knobs, vectors):
     }  # fmt: skip
     narrow = problem.dtype.itemsize == 2
     is_small = threads <= SMALL_THREADS and own <= SMALL_COLUMNS and not is_split
-    if count == 8 and is_small and not (narrow and blocks > MANY_BLOCKS):
+    if count == 8 and is_small and blocks <= FEW_BLOCKS:
         # Numbers of x take twice the registers where sums are float64: half the loads, two blocks.
         halves = 2 if precision.sums in (DTYPES["d"], DTYPES["z"]) else 1
         loads = max(1, min(SMALL_COLUMNS // halves, own) // at_once)
@@ -276,11 +310,11 @@ def constants_for(problem, knobs, vectors):
     many = count == 8 or count * of_vector >= SUM_REGISTERS
     by_units = narrow and precision.sums == DTYPES["s"]
     by_units = by_units and count >= 4 and (lanes, threads) == (UNIT_LANES, UNIT_THREADS)
-    in_small_blocks = narrow and threads <= SMALL_THREADS
-    are_pairs = (
-        in_small_blocks and count == 2 and own <= PAIR_COLUMNS and not (is_split or is_alone)
-    )
-    if many or by_units or are_pairs or (count == 4 and problem.dtype.kind == "c"):
+    # Narrower loads stage no more than they have to.
+    in_small_blocks = threads <= SMALL_THREADS and not is_split and loads_of_one == 1
+    have_few = in_small_blocks and count < 8 and gains_by_stages(count, own, blocks)
+    blocks_of_each = 1 if threads > SMALL_THREADS else 2
+    if many or by_units or have_few or (count == 4 and problem.dtype.kind == "c"):
         tile_rows, groups = at_once * lanes * width, threads // lanes
         alone = tile_rows * found["OF_PIECES"] // pieces
         shares = max(min(groups, threads // 32), finishers_of_columns(threads, alone))
@@ -290,11 +324,14 @@ def constants_for(problem, knobs, vectors):
         if most > 0:
             # Numbers of 2 bytes have no registers for more loads, and large blocks gain by two
             # passes at a time, unless they come by units. Small ones have more loads in one pass.
-            in_two = narrow and not by_units and not in_small_blocks
+            in_two = narrow and not by_units and threads > SMALL_THREADS
             wanted = FEWER_LOADS.get(problem.dtype, STAGED_LOADS)
-            if by_units or are_pairs:
+            if by_units:
                 wanted = FEW_LOADS
             elif in_small_blocks:
+                blocks_of_each = blocks_by_waves(problem, count, count * of_vector, blocks)
+                wanted = loads_beside_stages(problem, count, own, blocks_of_each)
+            elif narrow and threads <= SMALL_THREADS:
                 wanted = LOADS_OF_SMALL
             loads = max(1, min(min(wanted, most // (1 + in_two)) // at_once, own))
             loads = 1 << loads.bit_length() - 1
@@ -302,7 +339,7 @@ def constants_for(problem, knobs, vectors):
     return {
         **found,
         "LOADS": loads,
-        "MIN_BLOCKS": 1 if (is_alone and not staged) or threads > 256 else 2,
+        "MIN_BLOCKS": 1 if is_alone and not staged else blocks_of_each,
         "STAGED": staged,
         "AS_STORED": int(by_units and staged > 0),
     }
