@@ -230,7 +230,8 @@ def measure(
     libraries : sequence of {"torch", "cupy"}
         The peers.
     grid : GridResults, optional
-        What was measured before: its cells are skipped, and new ones are added.
+        What was measured before: its cells are skipped, and new ones are added where they stand
+        among `wanted`.
     seconds : float
         After so long no further cell is begun.
 
@@ -272,10 +273,23 @@ def each_cell(
             return
         if progress is not None:
             progress(number, len(left), cell)
-        stored.rows.append(bench.measure(cell))
+        _insert(stored.rows, bench.measure(cell), wanted)
         if number == 0:
             _add_versions(stored, fresh.versions)
         yield stored
+
+
+def _insert(rows: list[Any], row: Any, wanted: Sequence[Any]) -> None:
+    """Add a result behind that of the cell before it, or else before that of the next one.
+
+    So cells that are measured again stand where they stood.
+    """
+    places = {cell: place for place, cell in enumerate(wanted)}
+    own = places[row.cell]
+    known = [(places[each.cell], at) for at, each in enumerate(rows) if each.cell in places]
+    before = max((each for each in known if each[0] < own), default=None)
+    behind = min((each for each in known if each[0] > own), default=None)
+    rows.insert(before[1] + 1 if before else behind[1] if behind else len(rows), row)
 
 
 def _add_versions(stored: Any, fresh: dict[str, str]) -> None:

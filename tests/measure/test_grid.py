@@ -6,6 +6,9 @@ tests marked gpu take real ones.
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from helpers.clock import StandIn
@@ -15,7 +18,7 @@ from gemv.engines import backend
 from gemv.measure import checks, peers
 from gemv.measure.cells import Cell, cells
 from gemv.measure.frames import lay_out
-from gemv.measure.grid import Bench, measure
+from gemv.measure.grid import Bench, each_cell, measure
 from gemv.measure.peers import Peer
 from gemv.measure.plain import Mover
 from gemv.measure.records import GridResults
@@ -165,3 +168,24 @@ def test_peers_agree_with_us_on_the_gpu():
     for each in grid.rows:
         assert each.wrong is None and each.peers and 0 < each.share <= 1
         assert not any("Error" in reason for reason in each.refused.values()), each
+
+
+def test_cells_that_are_measured_again_stand_where_they_stood():
+    class Row(NamedTuple):
+        cell: int
+
+    class Stored:
+        device = backend = "any"
+
+        def __init__(self, *cells):
+            self.rows, self.versions = [Row(cell) for cell in cells], {}
+
+    class Fake:
+        results, measure = Stored, Row
+
+    for stored, right in (
+        ((0, 1, 2, 3), [0, 1, 2, 3]), ((1, 3), [0, 1, 2, 3]), ((0, 9, 1), [0, 9, 1, 2, 3]),
+        ((8, 2, 9), [8, 0, 1, 2, 3, 9]), ((8, 9), [8, 9, 0, 1, 2, 3]), ((), [0, 1, 2, 3]),
+    ):  # fmt: skip
+        *_, found = each_cell(Fake, range(4), Stored(*stored), math.inf, None)
+        assert [row.cell for row in found.rows] == right
