@@ -93,7 +93,7 @@ def select_batch(
         pairs = tuple(sorted(knobs.items()))
         spec = dataclasses.replace(single.spec, knobs=pairs, conjugate_x=batch.conjugate_x)
         return single._replace(spec=spec, geometry=own(problem, device, knobs, batch))
-    may_be_staged = gains_by_stages(problem, device) and not _are_loaded(problem, single)
+    may_be_staged = gains_by_stages(problem, device) and not _are_loaded(problem, device, single)
     if may_be_staged and _are_many(problem, batch, device):
         staged = in_stages(problem, batch, device, single)
         if staged is not None:
@@ -168,9 +168,9 @@ SHORT_BYTES = 512
 STAGED_LARGE = {"dot": (192 << 10, 640 << 10), "axpy": (48 << 10, 384 << 10)}
 #: A row longer than that is copied if its loads have places for so many times as many columns.
 _IDLE_PLACES = 1.15
-#: Loads of a lane for a row of 4-byte numbers from which on they are faster than copies, where at
-#: least so many lanes are neighbours.
-_MANY_LOADS, _NEIGHBOURS = 7, 8
+#: Loads of a lane for a row of 4-byte numbers from which on they are faster than copies, and where
+#: the memory brings MUCH_IN_CLOCK; at least so many lanes are neighbours.
+_MANY_LOADS, _MANY_IF_FAST, _NEIGHBOURS = 7, 11, 8
 #: Kernels that copy items to shared memory, by the kernel whose sums they have.
 _STAGED = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
 
@@ -198,9 +198,13 @@ def gains_by_stages(problem: Problem, device: Device) -> bool:
 
 def _are_slow_loads(problem: Problem, device: Device) -> bool:
     """Whether numbers of 8 bytes are loaded one by one, and the memory would bring more."""
+    return problem.dtype.itemsize == 8 and problem.widths[0] == 1 and _brings_much(device)
+
+
+def _brings_much(device: Device) -> bool:
+    """Whether the memory brings each multiprocessor so many bytes that its loads are the limit."""
     memory = 2 * device.chip.memory_khz * device.chip.bus_bits // 8
-    is_fast = memory >= MUCH_IN_CLOCK * device.chip.clock_khz * device.multiprocessors
-    return is_fast and problem.dtype.itemsize == 8 and problem.widths[0] == 1
+    return memory >= MUCH_IN_CLOCK * device.chip.clock_khz * device.multiprocessors
 
 
 def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) -> Choice | None:
@@ -224,14 +228,17 @@ def in_stages(problem: Problem, batch: Batch, device: Device, single: Choice) ->
     return Choice(kernel, spec, geometry, reason)
 
 
-def _are_loaded(problem: Problem, single: Choice) -> bool:
+def _are_loaded(problem: Problem, device: Device, single: Choice) -> bool:
     """Whether loads of a row keep lanes busy, and are faster than copies then.
 
     Numbers of 4 bytes, us on an H100, for 136 MB, without copies and with them: 239 x 55, 7 loads
     of each of 8 lanes, 50 and 53; 129 x 129, 9 loads of each of 16 lanes, 49 and 51; 185 x 185, 12
     loads, 47 and 52; but 69 x 151, 5 loads of each of 32 lanes, 72 and 51. Where a row has fewer
     lanes, a warp has more rows, and few of its loads are neighbours: 33 x 33, 9 loads of each of 4
-    lanes, took twice the time of the floor.
+    lanes, took twice the time of the floor. Where memory is faster, copies are the faster way for
+    longer rows, too. us on an H200, for 135 MB: 49 x 49, 7 loads of 8 lanes, 68.7 and 39.1;
+    129 x 129, 9 loads of 16, 43.3 and 38.1; 145 x 145, 10 loads, 38.8 and 39.0; 185 x 185, 12
+    loads, 35.2 and 38.5.
 
     Of numbers of 8 bytes these are long rows whose last loads leave few lanes idle. us on an H200,
     for 200 MB: 161 x 161, 6 loads of each of 32 lanes, 51 and 54; 100 x 101, 7 loads of 16, 49 and
@@ -244,7 +251,8 @@ def _are_loaded(problem: Problem, single: Choice) -> bool:
     loads = ceil_div(problem.cols, lanes * problem.widths[0])
     if size == 8:
         return problem.line_bytes > SHORT_BYTES and lanes * loads < _IDLE_PLACES * problem.cols
-    return lanes >= _NEIGHBOURS and loads >= _MANY_LOADS
+    many = _MANY_IF_FAST if _brings_much(device) else _MANY_LOADS
+    return lanes >= _NEIGHBOURS and loads >= many
 
 
 def _are_many(problem: Problem, batch: Batch, device: Device) -> bool:

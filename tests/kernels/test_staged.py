@@ -288,7 +288,7 @@ def choice(letter, m, n, down, items=4096, at=0, line=0, device=H200, **others):
 @pytest.mark.parametrize("letter", "sdczhb")
 def test_constants_go_together_and_fit_shared_memory(letter, monkeypatch):
     monkeypatch.setattr(batches, "gains_by_stages", lambda problem, device: True)
-    monkeypatch.setattr(batches, "_are_loaded", lambda problem, single: False)
+    monkeypatch.setattr(batches, "_are_loaded", lambda problem, device, single: False)
     sides = (33, 47, 64, 65, 100, 128, 129, 200, 256, 333, 512, 1000)
     taken = 0
     for m, n, down in itertools.product(sides, sides, (0, 1)):
@@ -380,9 +380,13 @@ def test_which_items_are_copied_in_stages():
     assert name("s", 65, 65, 1, items=512) == "staged_columns"
     assert name("s", 65, 65, 1, items=256) == "vector_columns"
     assert name("s", 69, 151, 0) == "staged_rows"  # 5 loads of each of 32 lanes
-    assert name("s", 129, 129, 0) == name("s", 185, 185, 0) == "vector_rows"  # 9 and 12 of 16
-    assert name("s", 239, 55, 0) == "vector_rows"  # 7 loads of each of 8 lanes
-    assert name("s", 33, 33, 0) == "staged_rows"  # 9 loads of each of 4 lanes, without neighbours
+    assert name("s", 129, 129, 0, device=H100) == "vector_rows"  # 9 loads of each of 16 lanes
+    assert name("s", 129, 129, 0) == name("s", 145, 145, 0) == "staged_rows"  # 10 are few here
+    assert name("s", 161, 161, 0) == "vector_rows"  # 11 are many
+    for case in (("s", 239, 55, 0), ("s", 49, 49, 0)):  # 7 loads of each of 8 lanes
+        assert (name(*case), name(*case, device=H100)) == ("staged_rows", "vector_rows")
+    # 9 loads of each of 4 lanes, without neighbours
+    assert name("s", 33, 33, 0) == name("s", 33, 33, 0, device=H100) == "staged_rows"
     assert name("s", 321, 65, 1) == "vector_columns"  # more than 1280 bytes
     # Loads of 8 bytes are as fast, and so are those of blocks that have a part of the rows.
     assert name("s", 127, 126, 0) == "vector_rows"
