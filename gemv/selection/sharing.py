@@ -30,6 +30,11 @@ six, and there it took less than 1 % more. A thread has as many rows as a load h
 took an H200 15.0 us, and 10.2 by ``vector_columns``. 65536 x 256 float32 has 16384 threads, and the
 time of cuBLAS, 19.2 us.
 
+The same holds for a smaller A with up to 16 columns of 2-byte numbers, or up to 32 of others. us on
+an H200 by ``vector_columns`` and by ``long_columns``: 131072 x 16 float16 3.3 and 3.2 alone, 8.5
+and 5.9 with eight vectors; 131072 x 32 float32 6.05 and 6.02, 12.2 and 7.9. But 131072 x 32 float16
+took 4.2 and 4.5 alone.
+
 Of the launches that vectors can share, some leave eight vectors much less to do than others, while
 a product alone takes as long. :func:`shares_well` knows them, by times in us on an H200:
 
@@ -136,8 +141,8 @@ _LANES_OF_SHORT, _LEAST_BLOCKS, _SPLIT = (8, 16), 80, (256, 2)
 #: Lines that are many.
 _MANY_LINES = 1024
 #: Least rows, least loads of a column, and most columns of a tall A, whose columns one thread adds
-#: up.
-_TALL_ROWS, _TALL_LOADS, _TALL_COLUMNS = 1 << 16, 16 << 10, 256
+#: up; and most columns of a small one, with numbers of 2 bytes and with others.
+_TALL_ROWS, _TALL_LOADS, _TALL_COLUMNS, _FEW_COLUMNS = 1 << 16, 16 << 10, 256, (16, 32)
 #: Kernels with one beside them that takes few rows only.
 _FOR_FEW = ("cluster_rows",)
 #: Kernels whose loads have 16 bytes wherever lines begin, and the one for the shortest columns.
@@ -150,17 +155,16 @@ def shares_badly(kernel: Kernel, problem: Problem) -> bool:
     They would read A once for each of them, or move more sums than numbers of A.
     """
     size = problem.dtype.itemsize
-    if (
-        problem.rows * problem.cols * size <= MAY_BE_HOT
-        # No kernel reads it once for several vectors.
-        or problem.access == "strided"
-        or problem.splits_elements
-    ):
-        return False
+    if problem.access == "strided" or problem.splits_elements:
+        return False  # no kernel reads it once for several vectors
+    is_large = problem.rows * problem.cols * size > MAY_BE_HOT
     if kernel.name == "vector_columns":
         width = problem.widths[0]
         is_tall = problem.rows >= max(_TALL_ROWS, _TALL_LOADS * width)
-        return is_tall and problem.cols <= _TALL_COLUMNS and width * size == LOAD_BYTES
+        most = _TALL_COLUMNS if is_large else _FEW_COLUMNS[size > 2]
+        return is_tall and problem.cols <= most and width * size == LOAD_BYTES
+    if not is_large:
+        return False
     if kernel.name in _FOR_FEW:
         return True
     anywhere = kernel.name in _ANYWHERE and size * problem.widths[0] == 2
