@@ -14,6 +14,10 @@ Idea
     to add. If rows alone do not fill the GPU, columns are divided into splits, and the block that
     began last adds up, as in rung 8.
 
+    A lane that has several neighbouring sums stores up to 16 bytes of them at once. Number by
+    number, 32 lanes with 8 float32 each would meet 4 of the 32 banks of shared memory in each of 8
+    stores, which take 64 steps. Two stores of 16 bytes meet all banks, and take 16.
+
     Where columns are not aligned, loads are narrower, and two or four lanes take the place of one,
     so that a warp still reads a run of memory from each column. But no more than the rows need: of
     four lanes for a single row, three would only load what nobody uses. On an H100 2 x 636755

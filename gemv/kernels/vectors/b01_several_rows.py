@@ -81,7 +81,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemv.core.geometry import LOAD_BYTES, MAY_BE_HOT, ceil_div
+from gemv.core.geometry import LOAD_BYTES, ceil_div
 from gemv.core.splits import row_by_row
 from gemv.kernels import ends_of_rows, ends_of_splits
 from gemv.kernels.ends_of_rows import launch_of, of_one, parts_of, sums_of_block, tile, turns_of
@@ -148,8 +148,9 @@ NARROW_LANES = 16
 #: bytes, and few rows have few blocks, so a thread has more loads on their way. us on an H200,
 #: before and with these tiles: two vectors of float32 333 x 77777 85.6 and 33.7, of float64 98.5
 #: and 52.0; four of bfloat16 256 x 65536 16.7 and 12.8; eight of float32 700 x 15001 36.3 and 24.7,
-#: 9999 x 9973 170 and 122. No A was timed that the L2 cache may hold, so none has such a tile.
-LEAST_LANES, ANY_ROWS = 64, 1 << 62
+#: 9999 x 9973 170 and 122; 800 x 5001 float32 13.0 and 7.0 with two, 13.8 and 10.3 with eight. No A
+#: of fewer bytes than these was timed.
+LEAST_LANES, LEAST_BYTES, ANY_ROWS = 64, 15 << 20, 1 << 62
 OF_LONG_ROWS = {
     (2, 16, 2): ((264, Tile(1, 1, 4, 128, 4)),),
     (2, 16, 4): ((264, Tile(1, 1, 4, 128, 4)),),
@@ -341,7 +342,7 @@ def tile_for(problem, lanes, count, split):
 def of_long_rows(problem, lanes, count):
     """The tile of rows of several warps that are few, or loaded number by number; None if not."""
     size, width = problem.dtype.itemsize, problem.widths[0]
-    are_long = lanes >= LEAST_LANES and problem.rows * problem.cols * size > MAY_BE_HOT
+    are_long = lanes >= LEAST_LANES and problem.rows * problem.cols * size >= LEAST_BYTES
     if not are_long or problem.accumulate != "plain":
         return None
     found = OF_LONG_ROWS.get((size, size * width, count), ())
