@@ -170,7 +170,7 @@ LOADS_OF_PASSES = 2
 #: bytes of a number. Where all lanes of a row are so many, the same by COUNT, for few rows, and
 #: four vectors have half the rows: else up to 984 bytes of a thread are spilled.
 FULL_BLOCK, LOADS_OF_FULL_BLOCK = 512, {2: 2, 8: 4, 16: 4}
-LOADS_OF_MANY_LANES = {2: 4, 4: 4, 8: 2}
+LOADS_OF_MANY_LANES = {2: 4, 4: 4, 8: 1}
 
 
 #: What the kernel calls.
