@@ -16,7 +16,7 @@ Idea
 
     A lane that has several neighbouring sums stores up to 16 bytes of them at once. Number by
     number, 32 lanes with 8 float32 each would meet 4 of the 32 banks of shared memory in each of 8
-    stores, which take 64 steps. Two stores of 16 bytes meet all banks, and take 16.
+    stores, which take 64 steps. Two stores of 16 bytes meet 16 banks each, and take 16 steps.
 
     Where columns are not aligned, loads are narrower, and two or four lanes take the place of one,
     so that a warp still reads a run of memory from each column. But no more than the rows need: of

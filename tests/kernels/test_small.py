@@ -233,6 +233,10 @@ def test_a_sum_that_underflows_is_a_positive_zero(dtype, m, n):
             alone = product(placed(a[k], rng, order), x[k].copy(), old[k])
             assert alone == bits(np.zeros(m, dtype))
         assert product(placed(a, rng, order), x, old) == bits(np.zeros((2, m), dtype))
+        ys = [to_device(each) for each in old]
+        views = [on_device(placed(each, rng, order)) for each in a]
+        for each in gemv.gemv_batched(1, views, [to_device(each) for each in x], beta, ys):
+            assert bits(each) == bits(np.zeros(m, dtype))
         shared = np.broadcast_to(placed(a[0], rng, order), (2, m, n))
         assert product(shared, x, old) == bits(np.zeros((2, m), dtype))
 

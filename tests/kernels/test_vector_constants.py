@@ -505,9 +505,11 @@ def test_small_blocks_stage_numbers_of_x():
             assert [found(letter, 64, vectors, blocks)[1] for blocks in (264, 265)] == [0, 1]
             assert found(letter, 65, vectors, 264)[1] == 1
         assert found("b", 256, vectors, 256, BLOCKS_PER_SM=2)[1] == 0
-        problem = make_problem(1 << 16, 256, DTYPES["d"], "F", "N").at(8, 256)
+        # Loads of 8 bytes, and sums in twice the digits, have stages where others need them, too.
+        problem = make_problem(1 << 16, 256, DTYPES["d"], "F", "N").at(256, 256)
         single = {**get("vector_columns").knobs, **wide, "BLOCKS_PER_SM": 0}
-        assert get("several_columns").for_vectors(problem, single, vectors)["STAGED"] == 0
+        for other in (problem.at(8, 256), problem._replace(accumulate="wide")):
+            assert get("several_columns").for_vectors(other, single, vectors)["STAGED"] == 0
     assert columns_of("b", 256, 2, 1 << 16, LANES=32, THREADS_PER_BLOCK=512)["STAGED"] == 0
     # Blocks that are alone on their multiprocessors: four vectors with more than 32 columns
     assert [found("s", 257, vectors, 132)[1] for vectors in (2, 4)] == [0, 1]

@@ -25,6 +25,7 @@ from gemv.language.simulator.memory import Pointer, pointer_to, vector_load, vec
 from gemv.language.simulator.pointers import moved
 from gemv.language.simulator.scheduler import Schedule, launch, scheduled
 from gemv.language.simulator.thread import SimulatorError
+from gemv.language.simulator.vectors import put_units
 
 FULL = 0xFFFFFFFF
 SCHEDULES = [Schedule("forward"), Schedule("reversed")]
@@ -439,6 +440,24 @@ def test_vectors_are_aligned_by_their_addresses_and_not_by_their_indices():
     launch(lambda p: vector_load(p, 3, 4), 1, 1, (Pointer(behind),))
     with pytest.raises(SimulatorError, match="misaligned vector read"):
         launch(lambda p: vector_load(p, 4, 4), 1, 1, (Pointer(behind),))
+
+
+@pytest.mark.parametrize("column, distance, length", [(2, 4, 16), (4, 6, 16), (4, 8, 18)])
+def test_units_of_a_row_begin_at_multiples_of_their_width(column, distance, length):
+    """Eight numbers are two pieces of four: where they begin, how far apart, how long a row is."""
+
+    def store(column, distance, length):
+        def kernel(out):
+            shared = cuda.shared.array((2, length), np.float32)
+            put_units(shared, 1, column, tuple(range(8)), distance, 4)
+            for k in range(8):
+                out[k] = shared[1, column + k // 4 * distance + k % 4]
+
+        return run(kernel, 8, block=1).tolist()
+
+    assert store(4, 8, 16) == list(range(8))
+    with pytest.raises(SimulatorError, match="which is no multiple"):
+        store(column, distance, length)
 
 
 def test_a_pointer_is_moved_both_ways_within_its_bounds():

@@ -69,10 +69,10 @@ Wins
 
 Loses
     To matrix products on tensor cores, which add in another order: eight vectors with 8192 x 8192
-    bfloat16 took an H200 38.7 us, torch.mm 32.4. The products take 18 us if nothing else is done
-    meanwhile, and conversions, loads of x and barriers half as long again. A ring of copies for A,
-    as in ``several_long_columns``, gained 3 % there and 16 % at most, and lost up to 50 % for other
-    shapes. If one vector gives too few blocks to fill the GPU, so do eight.
+    bfloat16 took an H200 38.7 us, torch.mm 32.4. 64 % of the instructions are the products, which
+    take 16 us at the full rate of the GPU; most others convert numbers and load x. A ring of copies
+    for A, as in ``several_long_columns``, gained 3 % there and 16 % at most, and lost up to 50 %
+    for other shapes. If one vector gives too few blocks to fill the GPU, so do eight.
 
 Sums
     Those of the rung of columns with the same LANES, threads and splits, for each vector.
@@ -301,9 +301,9 @@ def constants_for(problem, knobs, vectors):
         "THREADS_PER_BLOCK": knobs["THREADS_PER_BLOCK"], "COUNT": count, "PIECES": pieces,
         "OF_PIECES": knobs["PIECES"] if is_split else pieces,
     }  # fmt: skip
-    narrow = problem.dtype.itemsize == 2
+    narrow, is_plain = problem.dtype.itemsize == 2, problem.accumulate == "plain"
     is_small = threads <= SMALL_THREADS and own <= SMALL_COLUMNS and not is_split
-    if count == 8 and is_small and blocks <= FEW_BLOCKS:
+    if count == 8 and is_small and (blocks <= FEW_BLOCKS or not is_plain):
         # Numbers of x take twice the registers where sums are float64: half the loads, two blocks.
         halves = 2 if precision.sums in (DTYPES["d"], DTYPES["z"]) else 1
         loads = max(1, min(SMALL_COLUMNS // halves, own) // at_once)
@@ -317,8 +317,8 @@ def constants_for(problem, knobs, vectors):
     many = count == 8 or count * of_vector >= SUM_REGISTERS
     by_units = narrow and precision.sums == DTYPES["s"]
     by_units = by_units and count >= 4 and (lanes, threads) == (UNIT_LANES, UNIT_THREADS)
-    # Narrower loads stage no more than they have to.
-    in_small_blocks = threads <= SMALL_THREADS and not is_split and loads_of_one == 1
+    # Narrower loads were slower so, and wide sums were not timed.
+    in_small_blocks = threads <= SMALL_THREADS and not is_split and loads_of_one == 1 and is_plain
     have_few = in_small_blocks and count < 8 and gains_by_stages(count, own, blocks)
     blocks_of_each = 1 if threads > SMALL_THREADS else 2
     if many or by_units or have_few or (count == 4 and problem.dtype.kind == "c"):
