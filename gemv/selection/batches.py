@@ -168,8 +168,8 @@ SHORT_BYTES = 512
 STAGED_LARGE = {"dot": (192 << 10, 640 << 10), "axpy": (48 << 10, 384 << 10)}
 #: A row longer than that is copied if its loads have places for so many times as many columns.
 _IDLE_PLACES = 1.15
-#: Loads of a lane for a row of 4-byte numbers from which on they are faster than copies, and where
-#: the memory brings MUCH_IN_CLOCK; at least so many lanes are neighbours.
+#: Loads of a lane for a row of 4-byte numbers from which on they are faster than copies: usually,
+#: and where the memory brings MUCH_IN_CLOCK. At least so many lanes are neighbours.
 _MANY_LOADS, _MANY_IF_FAST, _NEIGHBOURS = 7, 11, 8
 #: Kernels that copy items to shared memory, by the kernel whose sums they have.
 _STAGED = {"vector_rows": "staged_rows", "vector_columns": "staged_columns"}
