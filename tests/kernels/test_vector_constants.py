@@ -528,7 +528,9 @@ def test_a_third_block_where_the_last_ones_are_done_sooner():
         ("b", 4, True), ("b", 8, False), ("s", 2, True), ("s", 8, True), ("d", 4, True),
         ("z", 4, False), ("z", 8, True),
     ):  # fmt: skip
-        for blocks, three in ((264, False), (265, True), (396, True), (397, False)):
+        for blocks, three in (
+            (264, False), (265, True), (396, True), (397, False), (529, False),
+        ):  # fmt: skip
             rows = blocks * 32 * WIDTHS[letter]
             knobs = columns_of(letter, 1024, vectors, rows, **wide)
             assert knobs["MIN_BLOCKS"] == (3 if three and with_three else 2), (letter, blocks)
