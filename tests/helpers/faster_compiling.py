@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
+from types import SimpleNamespace
 
+from numba import types
 from numba.core.types.functions import BaseFunction
-from numba.cuda.core import analysis, ir, ir_utils, postproc, transforms
+from numba.cuda import lowering
+from numba.cuda.core import (
+    analysis,
+    base,
+    errors,
+    ir,
+    ir_utils,
+    postproc,
+    ssa,
+    transforms,
+    typed_passes,
+    typeinfer,
+    untyped_passes,
+)
 from numba.cuda.core.targetconfig import TargetConfig
 
 
@@ -17,6 +33,13 @@ def compile_faster() -> None:
     _find_lives_by_bits()
     _list_variables_by_type()
     _look_at_lives_when_asked()
+    _count_assignments()
+    _look_into_each_scope_once()
+    _rewrite_lists_and_strings_alone()
+    _refresh_what_has_grown()
+    _remember_sizes_and_parameters()
+    _add_context_to_errors_alone()
+    ssa._logger = SimpleNamespace(debug=lambda *text: None)  # which nobody reads
 
 
 def _compare_flags() -> None:
@@ -111,27 +134,25 @@ def _list_variables_by_type() -> None:
     """
 
     def kind_of(kind):
-        for name, types in (
+        for name, of_it in (
             ("variable", ir.var_types), ("instruction", ir.inst_types),
             ("list", (list, tuple)), ("dict", dict),
         ):  # fmt: skip
-            if issubclass(kind, types):
+            if issubclass(kind, of_it):
                 return name
         return ""
 
     def listed(instruction, value):
-        kind = kinds.get(type(value))
-        if kind is None:
-            kind = kinds[type(value)] = kind_of(type(value))
-        if not kind:
-            return []
-        if kind == "variable":
-            return [value]
-        if kind == "instruction":
-            return value.list_vars()
         found = []
-        for each in value if kind == "list" else value.values():
-            if kinds.get(type(each)) != "":
+        for each in value.values() if isinstance(value, dict) else value:
+            kind = kinds.get(type(each))
+            if kind is None:
+                kind = kinds[type(each)] = kind_of(type(each))
+            if kind == "variable":
+                found.append(each)
+            elif kind == "instruction":
+                found += each.list_vars()
+            elif kind:
                 found += listed(instruction, each)
         return found
 
@@ -160,3 +181,129 @@ def _look_at_lives_when_asked() -> None:
         function.generator_info = None
 
     postproc.PostProcessor.run = run
+
+
+def _count_assignments() -> None:
+    """Find the variables that are assigned once by one look at each block.
+
+    Numba goes through all of a block for each of its variables; that was 3 %.
+    """
+
+    def find(lower):
+        lower._singly_assigned_vars, lower._blk_local_varmap = set(), {}
+        if lower.func_ir.func_id.is_generator:
+            return
+        uses, definitions = analysis.compute_use_defs(lower.func_ir.blocks)
+        used = set().union(*uses.values())
+        blocks = collections.Counter(name for each in definitions.values() for name in each)
+        assigned = collections.Counter(
+            statement.target.name
+            for block in lower.blocks.values()
+            for statement in block.find_insts(ir.assign_types)
+        )
+        elsewhere = lowering.must_use_alloca(lower.func_ir.blocks)
+        lower._singly_assigned_vars = {
+            name
+            for name in blocks
+            if blocks[name] == assigned[name] == 1 and name not in used and name not in elsewhere
+        }
+
+    lowering.Lower._find_singly_assigned_variable = find
+
+
+def _look_into_each_scope_once() -> None:
+    """Define the variables of a function in each scope, and not in that of each block; 1 %."""
+
+    def fixup_var_define_in_scope(blocks):
+        variables = {
+            each.name: each
+            for block in blocks.values()
+            for statement in block.body
+            for each in statement.list_vars()
+        }
+        for scope in {id(block.scope): block.scope for block in blocks.values()}.values():
+            for name in variables.keys() - scope.localvars._con.keys():
+                scope.localvars.define(name, variables[name])
+
+    for module in (ir_utils, untyped_passes):
+        module.fixup_var_define_in_scope = fixup_var_define_in_scope
+
+
+def _rewrite_lists_and_strings_alone() -> None:
+    """Leave out the rewriting behind the types where there is nothing to rewrite.
+
+    It looks for arrays that are made of lists, and for indices that are strings; that was 5 %.
+    """
+    run_whole = typed_passes.NopythonRewrites.run_pass
+    rewritten = (types.List, types.UnicodeType, types.StringLiteral)
+
+    def run_pass(rewrites, state):
+        if any(isinstance(each, rewritten) for each in state.typemap.values()):
+            return run_whole(rewrites, state)
+        return True
+
+    typed_passes.NopythonRewrites.run_pass = run_pass
+
+
+def _refresh_what_has_grown() -> None:
+    """Look for new declarations only if some list of declarations has become longer; 4 %."""
+    refresh_whole = base.BaseContext.refresh
+
+    def declared(context):
+        """How many there are in each list of all registries."""
+        return [
+            len(getattr(registry, name))
+            for each in (context, context.typing_context)
+            for registry, loader in each._registries.items()
+            for name in loader.registry_items
+        ]
+
+    def refresh(context):
+        if known.get(context) != declared(context):
+            refresh_whole(context)
+            known[context] = declared(context)
+
+    known: dict = {}
+    base.BaseContext.refresh = refresh
+
+
+def _remember_sizes_and_parameters() -> None:
+    """Ask for the size of a type once, and for the parameters of a function; 3 %.
+
+    LLVM parses a module of its own for the size. A type with a name may be another one elsewhere.
+    """
+    size_of = base.BaseContext.get_abi_sizeof
+
+    def get_abi_sizeof(context, kind):
+        text = str(kind)
+        if "%" in text:
+            return size_of(context, kind)
+        if text not in sizes:
+            sizes[text] = size_of(context, kind)
+        return sizes[text]
+
+    sizes: dict = {}
+    base.BaseContext.get_abi_sizeof = get_abi_sizeof
+    base._has_loc = functools.cache(base._has_loc)
+
+
+def _add_context_to_errors_alone() -> None:
+    """Enter a context without a generator: it stands around each operation of a kernel; 2 %."""
+
+    class Context:
+        __slots__ = ("text", "more", "named")
+
+        def __init__(self, text, *more, **named):
+            self.text, self.more, self.named = text, more, named
+
+        def __enter__(self):
+            where = self.named.get("loc")
+            if where is not None and not where.filename.startswith(errors._numba_path):
+                errors.loc_info.update(self.named)
+
+        def __exit__(self, kind, error, traceback):
+            if isinstance(error, errors.NumbaError):
+                error.add_context(errors._format_msg(self.text, self.more, self.named))
+
+    for module in (errors, lowering, typeinfer):
+        module.new_error_context = Context
