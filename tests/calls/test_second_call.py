@@ -13,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from helpers.host_code import linked_once
 
 import gemv
 import gemv.blas
@@ -48,7 +49,7 @@ class Engine:
 
     def __init__(self):
         address = ctypes.cast(launch, ctypes.c_void_p).value
-        self.machine = machine.machine(machine.Driver(address, 0, 0, 0, 0))
+        self.machine = machine.machine(machine.Driver(address, 0, 0, 0, 0), linked_once)
         self.ran = 0
 
     def device(self):

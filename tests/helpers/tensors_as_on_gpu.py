@@ -19,6 +19,7 @@ from gemv.core import memo
 from gemv.core.geometry import Device
 from gemv.driver import block, machine
 from gemv.engines import backend
+from helpers.host_code import linked_once
 
 STREAM = 0x700
 #: What the driver says of each launch behind a kernel that has read where there is no memory.
@@ -63,7 +64,7 @@ class Engine:
 
         self._kept = launch
         address = ctypes.cast(launch, ctypes.c_void_p).value
-        self.machine = machine.machine(machine.Driver(address, 0, 0, 0, 0))
+        self.machine = machine.machine(machine.Driver(address, 0, 0, 0, 0), linked_once)
 
     def _launch(self, precision, sizes, a, x, y, alpha, beta, old):
         real = ctypes.c_float if precision.factors == np.float32 else ctypes.c_double

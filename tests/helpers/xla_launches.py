@@ -15,6 +15,7 @@ from gemv.core import memo
 from gemv.core.geometry import Device
 from gemv.driver import block, known_frames, machine
 from gemv.engines import backend
+from helpers.host_code import linked_once
 
 
 class Launches:
@@ -57,7 +58,8 @@ class Launches:
 
         self._kept = launch, is_capturing, current_device, stream_id
         at = [ctypes.cast(each, ctypes.c_void_p).value for each in self._kept]
-        self.machine = machine.machine(machine.Driver(at[0], 0, 0, at[1], at[2], stream_id=at[3]))
+        driver = machine.Driver(at[0], 0, 0, at[1], at[2], stream_id=at[3])
+        self.machine = machine.machine(driver, linked_once)
         self.scratch = Workspace()
         #: Of streams that have the handles of destroyed ones.
         self.identities = {}
