@@ -216,13 +216,15 @@ def test_errors_stay_within_what_the_depth_allows(dtype, accumulate):
         assert worst(case, case.run("small_matrix"), y, "small_matrix", None) <= 1
 
 
-@pytest.mark.parametrize("dtype", ["f4", "c8"])
-@pytest.mark.parametrize("m, n", [(3, 1), (3, 5), (3, 9), (3, 18), (3, 130), (70, 33), (300, 2)])
+@pytest.mark.parametrize("dtype, m, n", [
+    ("f4", 3, 1), ("f4", 3, 5), ("f4", 3, 18), ("f4", 3, 130), ("f4", 70, 33), ("c8", 3, 9),
+    ("c8", 40, 35),
+])  # fmt: skip
 def test_a_sum_that_underflows_is_a_positive_zero(dtype, m, n):
     """On a GPU the fused product of two tiny numbers may be -0, and some loads bring zeros."""
     rng = random.Random(1)
-    for order, beta, sign in itertools.product("CF", (1, 0), (-1, 1)):
-        a, x = np.full((2, m, n), 1e-30, dtype), np.full((2, n), sign * 1e-30, dtype)
+    for order, beta in itertools.product("CF", (1, 0)):
+        a, x = np.full((2, m, n), 1e-30, dtype), np.full((2, n), -1e-30, dtype)
         old = np.full((2, m), -0.0, dtype)
 
         def product(a, x, y, beta=beta):
