@@ -152,7 +152,7 @@ def kept(typingctx, values):
 
 def _reals_of(context, builder, element, items):
     """The real numbers that numbers of type `element` consist of."""
-    reals = []
+    reals: list = []
     for item in items:
         if isinstance(element, types.Complex):
             number = context.make_complex(builder, element, item)
