@@ -13,7 +13,7 @@ import tempfile
 
 import pytest
 from helpers import outcomes
-from helpers.codegen import compiler, worker  # noqa: F401  fixtures
+from helpers.codegen import compiler, whole_compiler, worker  # noqa: F401  fixtures
 
 
 def _gpu_count() -> int:

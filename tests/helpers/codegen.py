@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
@@ -45,17 +46,24 @@ def reads_access(kernel):
     return "spec.access" in inspect.getsource(inspect.getmodule(kernel.build))
 
 
-@pytest.fixture(scope="session")
-def worker():
-    """A process without the simulator, which compiles what :func:`compiler` asks for."""
+@contextlib.contextmanager
+def started(*options):
+    """A process without the simulator that compiles what it is asked for."""
     with processes.started(
-        [sys.executable, str(Path(__file__).with_name("codegen_worker.py"))],
+        [sys.executable, str(Path(__file__).with_name("codegen_worker.py")), *options],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "0"},
     ) as worker:  # fmt: skip
         yield worker
         worker.stdin.close()
         worker.wait(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def worker():
+    """The process of :func:`compiler`."""
+    with started() as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +77,18 @@ def compiler(tmp_path_factory, worker):
         folder = folder.parent  # of this run; in a single process it would be of every run
     kept = folder / "codegen"
     kept.mkdir(exist_ok=True)
+    return asking(worker, kept)
+
+
+@pytest.fixture
+def whole_compiler(tmp_path):
+    """The same by a process that goes all ways through the compiler."""
+    with started("--whole") as process:
+        yield asking(process, tmp_path)
+
+
+def asking(worker, kept):
+    """What asks a process for machine code, and keeps its answers in a folder."""
 
     def ask(
         kernel, dtype, access=None, compute_capability=(9, 0), knobs=None,

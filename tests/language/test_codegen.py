@@ -358,6 +358,25 @@ def test_wide_sums_stay_in_registers_and_are_float64(name, dtype, compiler):
         assert len(re.findall(added, listing)) > 0
 
 
+#: A kernel for vectors of complex numbers, and one for lists.
+WHOLE_WAYS = [
+    ("several_columns", "complex64", {}),
+    ("list_rows", "float32", {"homes": ("pointer", "pointer"), "widths": (1, 0), "table": "warp"}),
+]
+
+
+def test_shorter_ways_through_the_compiler_give_the_same_code(compiler, whole_compiler):
+    """Names that Numba counts up differ, and the order of what only Numba reads."""
+
+    def code(compiler, name, dtype, more):
+        (function,) = compiler(get(name), dtype, **more)
+        lines = re.sub(r"_ZN\w+", "name", function["ptx"]).splitlines()
+        return [line for line in lines if not line.startswith(".common")]
+
+    for case in WHOLE_WAYS:
+        assert code(compiler, *case) == code(whole_compiler, *case), case
+
+
 def has_pairs(name, dtype, compute_capability):
     # The oldest has the fewest instructions; for the others a dtype of each kind will do.
     oldest = REGISTRY[name].capability <= (7, 5)
