@@ -44,9 +44,9 @@ def told_of(told):
 
 
 @needs_kernels
-@pytest.mark.parametrize("place, overwrite, dtype", [
-    ("host", 0, "f"), ("host", 1, "D"), ("device", 0, "D"), ("device", 1, "f"),
-])  # fmt: skip
+@pytest.mark.parametrize("place", ["host", "device"])
+@pytest.mark.parametrize("overwrite", [0, 1])
+@pytest.mark.parametrize("dtype", ["f", "D"])
 def test_what_is_told_is_what_is_launched(place, overwrite, dtype):
     a, x, y = lists(dtype, np.asarray if place == "host" else to_device)
     trans = [0, 1, 0, 2, 0, 0, 0, 0, 0]
