@@ -108,12 +108,12 @@ LOADS, FEW_LOADS = 16, 4
 #: those that some dtypes have registers for then.
 STAGED_LOADS, FEWER_LOADS = 16, {DTYPES["b"]: 8, DTYPES["h"]: 4, DTYPES["z"]: 8}
 #: Threads of a small block, which stages x for two vectors, for four, and for eight, if its loads
-#: have 16 bytes and columns are not split: see :func:`gains_by_stages`.
+#: have 16 bytes and columns are not split: see :func:`pays_to_stage`.
 SMALL_THREADS = 256
 #: Its loads of A, but as many as FEW_LOADS for some: see :func:`loads_beside_stages`. us on an
 #: H200, before and with these rules: two vectors of 20000 x 1000 float32 22.2 and 20.5, of float64
 #: 44.1 and 38.3; four of float32 26.2 and 21.2, of float64 51.5 and 39.2, of complex64 44.5 and
-#: 41.1, of float16 17.5 and 13.2, of 87168 x 208 float16 15.6 and 12.2; eight of 131072 x 32
+#: 41.1, of float16 17.5 and 12.9, of 87168 x 208 float16 15.6 and 12.2; eight of 131072 x 32
 #: float16 13.0 and 9.1, of float32 12.1 and 8.5, of 20000 x 1000 complex64 62.9 and 50.4. For
 #: 1500 x 100000 float16 shared memory has room for two loads in each of two passes, which took 287
 #: us, or for four in one, which took 141.
@@ -262,7 +262,7 @@ def blocks_by_waves(problem, count, registers, blocks):
     return min((2, 3), key=lambda each: each * ceil_div(blocks, each * FEW_BLOCKS))
 
 
-def gains_by_stages(count, columns, blocks):
+def pays_to_stage(count, columns, blocks):
     """Whether a small block stages x for fewer than eight vectors.
 
     A block that is alone on its multiprocessor waits for barriers, which many columns outweigh for
@@ -319,7 +319,7 @@ def constants_for(problem, knobs, vectors):
     by_units = by_units and count >= 4 and (lanes, threads) == (UNIT_LANES, UNIT_THREADS)
     # Narrower loads were slower so, and wide sums were not timed.
     in_small_blocks = threads <= SMALL_THREADS and not is_split and loads_of_one == 1 and is_plain
-    have_few = in_small_blocks and count < 8 and gains_by_stages(count, own, blocks)
+    have_few = in_small_blocks and count < 8 and pays_to_stage(count, own, blocks)
     blocks_of_each = 1 if threads > SMALL_THREADS else 2
     if many or by_units or have_few or (count == 4 and problem.dtype.kind == "c"):
         tile_rows, groups = at_once * lanes * width, threads // lanes
